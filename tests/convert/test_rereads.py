@@ -139,6 +139,34 @@ def test_a_test_for_a_file_that_was_just_written_is_waited_for(tmp_path: Path) -
     assert lines.count("rd.barrier()") == 1, "not where some ranks do not come by"
 
 
+EVALUATION = """\
+from pycocotools.coco import COCO
+
+
+class Results:
+    def __init__(self, folder):
+        self.coco = COCO("annotations.json")
+        self.path = os.path.join(folder, "found.json")
+
+    def evaluate(self, found):
+        keep(self.path, found)
+        return self.score(self.path)
+
+    def score(self, path):
+        return self.coco.loadRes(path)
+
+
+"""
+
+
+@pytest.mark.parametrize("made", ["Results('.')", "eval('Res' + 'ults')('.')", "globals()[args.out]('.')"])
+def test_a_library_reads_it_in_a_method_of_an_object_that_may_not_be_known(made: str, tmp_path: Path) -> None:
+    text = script(["value = results.evaluate([1])"], [f"results = {made}"])
+    lines = converted(tmp_path, text.replace(FUNCTIONS, FUNCTIONS + EVALUATION))
+    assert lines.count("rd.barrier()") == 1
+    assert lines[lines.index("rd.barrier()") + 1] == "return self.score(self.path)"
+
+
 def test_files_named_by_functions_of_one_module_are_not_the_same(tmp_path: Path) -> None:
     first = 'results = "results" + time.strftime("%H%M%S") + ".txt"\nopen(results, "w").write("1")\n'
     after = 'started = open(str(int(time.time())) + ".log").read()\n'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import insert_before
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within, reached_nodes
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.main_first import has_group
@@ -96,14 +96,15 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     def is_alone(scope: Scope, node: ast.AST) -> bool:
         return scope in own or runs_on_some(analysis, scope, node) or not has_group(project, scope, node)
 
-    for reread in Rereads(analysis, project.outputs, training, met, is_alone).run(
-        analysis.module_scopes[project.entry]
-    ):
+    functions = dict.fromkeys(scope for _, scope in reached_nodes(analysis) if isinstance(scope.node, FUNCTIONS))
+    rereads = Rereads(analysis, project.outputs, training, met, is_alone)
+    for reread in rereads.run(analysis.module_scopes[project.entry], functions):
         source, statement = reread.scope.source, reread.statement
         place = before_branches(source, statement)
         branches = rank_branches_of(project)
         is_even = not (
-            _is_in_evaluation(analysis, reread.scope, statement, project.in_batches)
+            any(isinstance(outer, ast.ExceptHandler) for outer in source.ancestors(place))
+            or _is_in_evaluation(analysis, reread.scope, statement, project.in_batches)
             or branches.by_samples(reread.scope, place)
             or branches.is_entered_by_some(reread.scope)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +83,10 @@ class Rereads:
         self._reading: set[str] = set()  # what the processes have been waiting for, and may not have read yet
         self.found: dict[ast.stmt, Reread] = {}
 
-    def run(self, module: Scope) -> list[Reread]:
-        self._function(module)
+    def run(self, module: Scope, functions: Iterable[Scope]) -> list[Reread]:
+        """Follow the script from its module, and then `functions` that are called by names which are not known."""
+        for scope in (module, *functions):
+            self._function(scope)
         return list(self.found.values())
 
     def _function(self, scope: Scope) -> _Summary:
@@ -181,13 +183,16 @@ class Rereads:
         is_reader = bool(names & READERS) or (
             isinstance(call.func, ast.Attribute) and call.func.attr in READING_METHODS
         )
-        is_reader = is_reader or self._may_read(call, scope, names, written)
+        given = self._given_to_library(call, scope, names)
+        is_reader = is_reader or (not written <= {ANY} and _are_same(given, written))
         is_reader = is_reader and not opens_for_writing(self.analysis, call, scope)  # open(rd.path_on_main(path), "a")
         functions = self.analysis.functions_called(call, scope)
         inside = [self._function(function.scope) for function in functions]
         read = self._paths_read(call, scope) if is_reader and not functions else set()
         for summary in inside:
             read |= summary.read
+        if not self._current.meets and not self._alone(scope, call):
+            self._current.read |= given  # a caller may have written it
         is_met = is_reader and not functions and ANY in written
         if read and not self._alone(scope, call) and (is_met or _are_same(read, written)):
             self._wait(statement, scope, call)
@@ -204,12 +209,12 @@ class Rereads:
         place = self._before_tests(statement, scope)
         self.found.setdefault(place, Reread(place, scope, call))
 
-    def _may_read(self, call: ast.Call, scope: Scope, names: set[str], written: set[str]) -> bool:
-        """Return whether a function of a library is given a file that is just written: `coco.loadRes("found.json")`."""
+    def _given_to_library(self, call: ast.Call, scope: Scope, names: set[str]) -> Names:
+        """Return the files that a function of a library is given, which may read them: `coco.loadRes("found.json")`."""
         packages = {name.partition(".")[0] for name in names if "." in name}
-        if written <= {ANY} or not packages or packages & {*standard_modules(), *NEVER_READ} or call in self._shown:
-            return False
-        return any(_are_same(path_names(self.analysis, path, scope)[0], written) for path in call.args[:1])
+        if not packages or packages & {*standard_modules(), *NEVER_READ} or call in self._shown:
+            return NOTHING
+        return NOTHING.union(*(path_names(self.analysis, path, scope)[0] for path in call.args[:1]))
 
     def _before_tests(self, statement: ast.stmt, scope: Scope) -> ast.stmt:
         """Return the outermost `if os.path.exists(path)` around a statement, which ranks may answer apart."""
