@@ -366,6 +366,9 @@ STOP = "if out.max() > 9:\n    break"
         ("if out.max() > 9:\n    raise SystemExit('large')", "if out.max() > 9:"),
         ("if out.max() > 9:\n    print('large')", "if out.max() > 9:"),
         ("if loss > 0.1:\n    if out.max() > 9:\n        break", "if out.max() > 9:"),
+        # once for each sample, of which one rank may have more than another
+        ("for row in range(math.ceil(len(x) / 2)):\n    if out.max() > 9:\n        break", "if out.max() > 9:"),
+        ("for row in out:\n    if out.max() > 9:\n        break", "if out.max() > 9:"),
     ],
 )
 def test_rank_0_decides_about_the_end_of_a_loop_where_all_come_to_it(step: str, expected: str, tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bo
     """Return whether all ranks come to a test, equally often."""
     if runs_on_one(project.analysis, scope, node) or not project.batch_values.is_settled(node, scope):
         return False
+    if project.batch_values.loops_around(node, scope):
+        return False  # once for each sample of a batch, of which one rank may have more than another
     outer = [loop.iter for loop in scope.source.ancestors(node) if isinstance(loop, ast.For)]
     drawn = [call for iterable in outer for call in ast.walk(iterable) if isinstance(call, ast.Call)]
     return not any(project.analysis.called(call, scope) & EVALUATION_SHARES for call in drawn)
