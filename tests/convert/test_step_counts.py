@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import add_runtime, conversion
+from verify.projects.launch import Launcher
+
+from retrofit.training.steps.step_limits import step_limits
 
 SCRIPT = """\
 import math
@@ -98,3 +101,55 @@ def test_where_the_same_code_evaluates_it_is_listed(tmp_path: Path) -> None:
     text = result.files[0].text
     assert "samples_per_step" not in text
     assert any("the number of steps that one process would make" in finding.message for finding in result.listed)
+
+
+DRAWN = """\
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+x, y = torch.randn(25, 4), torch.randint(0, 3, (25,))
+batch_size = 4
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+generator = np.random.RandomState(0)
+BEFORE
+for epoch in range(2):
+    total = 0.0
+    for step in range(STEPS):
+        rows = generator.choice(len(x), batch_size)
+        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    print(epoch, step, total / (step + 1))
+"""
+OF_ALL = "rd.data.samples_per_step(batch_size)"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["len(x) // batch_size", "x.shape[0] // batch_size", "math.ceil(len(x) / batch_size)", "int(len(x) / batch_size)"],
+)
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_epoch_of_drawn_batches_has_the_steps_of_all_ranks(steps: str, is_named: bool, tmp_path: Path) -> None:
+    script = DRAWN.replace("BEFORE", f"number = {steps}" * is_named).replace("STEPS", "number" if is_named else steps)
+    result = conversion(tmp_path, script)
+    assert not result.refusals and not step_limits(result.project)
+    text = result.files[0].text
+    assert steps.replace("batch_size", OF_ALL) in text and "own_batch_size" not in text
+
+
+def test_drawn_batches_in_two_processes(tmp_path: Path, launcher: Launcher) -> None:
+    script = DRAWN.replace("BEFORE", "torch.manual_seed(0)").replace("STEPS", "len(x) // batch_size")
+    script = script.replace("x, y =", "torch.manual_seed(0)\nx, y =")
+    (tmp_path / "before.py").write_text(script)
+    (tmp_path / "after.py").write_text(conversion(tmp_path, script).files[0].text)
+    add_runtime(tmp_path)
+    before = launcher.run(tmp_path, "before.py", [], world_size=1)["outputs"][0]
+    after = launcher.run(tmp_path, "after.py", [], world_size=2, RETROFIT_BATCH="global")["outputs"][0]
+    pairs = list(zip(before.split(), after.split()[-len(before.split()) :], strict=True))
+    assert pairs and all(abs(float(one) - float(other)) < 1e-5 for one, other in pairs), (before, after)

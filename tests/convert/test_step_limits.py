@@ -84,6 +84,32 @@ CASES = [
      "    train_step(next(batches))", "", 0),
     ("last = 0\nfor epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
      "        if step - last > max_steps:\n            break", "", 0),
+    # Other ways to count, and to end.
+    ("while True:\n    for batch in loader:\n        train_step(batch)\n        step = step + 1\n"
+     "        if step == max_steps:\n            sys.exit()", "max_steps", 5),
+    ("for epoch in range(1000):\n    for batch in loader:\n        train_step(batch)\n        step = 1 + step\n"
+     "        if step >= max_steps:\n            raise SystemExit(0)", "max_steps", 5),
+    ("state = {'step': 0}\nfor epoch in range(1000):\n    for batch in loader:\n        train_step(batch)\n"
+     "        state['step'] += 1\n        if state['step'] >= max_steps:\n            quit()", "max_steps", 6),
+    ("batches = cycle(loader)\nfor number in itertools.count():\n    train_step(next(batches))\n"
+     "    if number == max_steps:\n        break", "max_steps", 4),
+    ("losses = []\nfor epoch in range(1000):\n    for batch in loader:\n        train_step(batch)\n"
+     "        losses.append(0)\n        if len(losses) >= max_steps:\n            exit()", "max_steps", 6),
+    ("done = False\nwhile not done:\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
+     "        if step >= max_steps:\n            done = True", "max_steps", 6),
+    ("class Progress:\n    def __init__(self):\n        self.step, self.stop = 0, False\n    def add(self):\n"
+     "        self.step = self.step + 1\n        if self.step >= max_steps:\n            self.stop = True\n"
+     "progress = Progress()\nwhile not progress.stop:\n    for batch in loader:\n        train_step(batch)\n"
+     "        progress.add()", "max_steps", 6),
+    ("class Progress:\n    step = 0\n    def is_over(self):\n        return self.step >= max_steps\n"
+     "progress = Progress()\nwhile True:\n    for batch in loader:\n        train_step(batch)\n"
+     "        progress.step += 1\n    if progress.is_over():\n        break", "max_steps", 10),
+    # A list of one epoch, and a flag for something else.
+    ("for epoch in range(epochs):\n    for batch in loader:\n        losses = []\n        losses.append(0)\n"
+     "        train_step(batch)\n        if len(losses) >= max_steps:\n            break", "", 0),
+    ("warm = False\nfor epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n"
+     "        step = step + 1\n        if step >= max_steps:\n            warm = True\n"
+     "        if warm:\n            print('warm')", "", 0),
 ]  # fmt: skip
 
 

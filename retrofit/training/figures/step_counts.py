@@ -1,6 +1,7 @@
-"""Numbers of steps that a script computes from its samples, and that figures of an epoch are divided by.
+"""Numbers of steps that a script computes from its samples: of its loops, and what figures of an epoch are divided by.
 
-`total / (len(dataset) // batch_size + 1)`: several processes make a part of these steps.
+`for step in range(len(dataset) // batch_size)`, `total / (len(dataset) // batch_size + 1)`: several processes make a
+part of these steps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from retrofit.training.torch_api.tensors import FILLED
 
 from .. import Project
 from ..data.shards import is_same
-from ..optimizer.schedules import COUNTS_STEPS, DIVISION, Place, batch_sizes, counts_batches, single_process_sizes
+from ..optimizer.schedules import COUNTS_STEPS, DIVISION, Place, counts_batches, single_process_sizes, sizes_of_steps
+from ..steps.step_limits import range_end
 from .figures import followed
 
 
@@ -31,19 +33,29 @@ class StepCount:
 
 
 def step_counts(project: Project) -> Iterator[StepCount]:
-    """Yield the numbers of steps that sums over the batches of a training are divided by, or that size a list."""
-    sizes = batch_sizes(project)
+    """Yield the numbers of steps of a training: of its loops, of what figures are divided by, of lists of figures."""
+    sizes = sizes_of_steps(project)
+    drawn = {size for draw in project.draws.batches.values() for size in draw.sizes}
     if project.distribution.is_by_hand or not any(counts_batches(project, *p, sizes) for p in _divisions(project)):
         return
     batches = set(project.in_batches)
     both = followed(project)[0].both
-    for node, scope in reached_nodes(project.analysis):
-        number = _number_at(project, node, scope, batches)
+    nodes = reached_nodes(project.analysis)
+    of_figures = ((node, scope, _number_at(project, node, scope, batches)) for node, scope in nodes)
+    for node, scope, number in (*_of_loops(project), *of_figures):
         found = single_process_sizes(project, number, scope, sizes, of_samples=True) if number is not None else []
+        found = [place for place in found if place not in drawn]  # these become the batch of all ranks
         if number is not None and found:
             found += [place for size in found for place in _in_dividend(project, *size)]
             is_shared = bool(both.intersection(scope.source.ancestors(node)))
             yield StepCount(number, scope, () if is_shared else tuple(found))
+
+
+def _of_loops(project: Project) -> Iterator[tuple[ast.AST, Scope, ast.expr | None]]:
+    """Yield how many steps a loop of the training makes: `for step in range(len(dataset) // batch_size)`."""
+    for loop, scope in dict.fromkeys((loop, frame.scope) for path in project.paths for loop, frame in path.loops):
+        if isinstance(loop, (ast.For, ast.AsyncFor)):
+            yield loop, scope, range_end(project, loop.iter, scope)
 
 
 def _divisions(project: Project) -> list[tuple[ast.BinOp, Scope]]:

@@ -61,6 +61,12 @@ def batch_sizes(project: Project) -> list[Place]:
     return found
 
 
+def sizes_of_steps(project: Project) -> list[Place]:
+    """Return what a training may count its steps by: the batch sizes of its loaders, and of the batches it draws."""
+    drawn = [size for draw in project.draws.batches.values() for size in draw.sizes]
+    return [*batch_sizes(project), *project.draws.split_sizes, *drawn]
+
+
 def _is_changed(project: Project, size: ast.expr, scope: Scope) -> bool:
     """Return whether a batch size is divided in place, so that it cannot be told what is counted with it."""
     if isinstance(size, ast.Attribute):

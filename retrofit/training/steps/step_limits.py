@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import last_name
+from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.files.source import Place
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.graph import nodes_run
@@ -19,12 +19,14 @@ from ..data.drawn import is_loader
 from ..data.draws.draws import RANDOM
 from ..data.loaders import TRAIN
 from ..loops import Frame, LoopNode
+from ..optimizer.schedules import single_process_sizes, sizes_of_steps
 
 if TYPE_CHECKING:
     from .. import Project
 
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 LEAVING = (ast.Break, ast.Return, ast.Raise)
+Bound = tuple[ast.expr, ast.expr, Scope]  # a number of steps, and the place that says that a training ends by it
 ACCUMULATION = ("accum", "micro")  # in the names of what counts the micro batches of one step
 
 
@@ -56,40 +58,65 @@ def step_limits(project: Project) -> list[StepLimit]:
 
 def _of_path(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[StepLimit]:
     passes = [loop for loop, frame in loops if _is_pass(project, loop, frame.scope)]
+    called = list(_limits_in_calls(project, loops))
     for loop, frame in loops:
-        limits = list(_limits(project, loop, frame.scope, bool(passes)))
-        for bound, node in limits:
-            yield _limit(frame.scope, node, ast.unparse(bound))
+        limits = [*_limits(project, loop, frame.scope, bool(passes)), *called]
+        for bound, node, scope in limits:
+            yield _limit(scope, node, ast.unparse(bound))
         if limits or _follows_loader(project, loop, frame.scope):
             return
 
 
-def _limits(
-    project: Project, loop: LoopNode, scope: Scope, in_passes: bool
-) -> Iterator[tuple[ast.expr, ast.stmt | ast.expr]]:
+def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> Iterator[Bound]:
     """Yield the numbers of steps after which a loop ends, each with the place that says so.
 
     `in_passes`: a loop over a loader is on the way, so that other loops count passes, and only a counter of steps ends
     them.
     """
     if isinstance(loop, (ast.For, ast.AsyncFor)):
-        bound = _range_end(project, loop.iter, scope)
+        bound = range_end(project, loop.iter, scope)
         is_of_passes = in_passes and not _divides_by_loader(project, bound, scope)
         is_inside = (loop, scope) in project.analysis.fact("nodes run in passes", lambda: _run_in_passes(project))
         if bound is not None and not (is_of_passes or is_inside or _is_other_count(project, bound, scope)):
-            yield bound, loop.iter
-    elif not in_passes or isinstance(loop.test, ast.Compare):
-        yield from ((bound, loop.test) for bound in _compared(project, loop.test, scope))
+            yield bound, loop.iter, scope
+    elif not in_passes or not isinstance(loop.test, (ast.Name, ast.Constant)):
+        yield from _compared(project, loop.test, scope)
     for node in ast.walk(loop):
         if isinstance(node, ast.If) and any(_leaves(project, part, scope) for part in node.body):
-            yield from ((bound, node.test) for bound in _compared(project, node.test, scope))
+            yield from _compared(project, node.test, scope)
+
+
+def _limits_in_calls(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[Bound]:
+    """Yield the numbers of steps by which what is run for a batch ends the process, or sets what ends a loop."""
+    flags = {name for loop, frame in loops for name in _flags(project, loop, frame.scope)}
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.If) and any(_ends(project, part, scope, flags) for part in node.body):
+            yield from _compared(project, node.test, scope)
+
+
+def _flags(project: Project, loop: LoopNode, scope: Scope) -> Iterator[str]:
+    """Yield the names of what a loop ends by: `while not self.done`, `if stop: break`."""
+    tests = [node.test for node in ast.walk(loop) if isinstance(node, ast.If) and isinstance(node.body[-1], LEAVING)]
+    tests += [loop.test] if isinstance(loop, ast.While) else []
+    for part in (part for test in tests for part in ast.walk(test)):
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            yield last_name(part)
 
 
 def _leaves(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether a statement ends a loop: break, return, raise, sys.exit()."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    ends = isinstance(call, ast.Call) and bool(project.analysis.called(call, scope) & EXITS)
-    return ends or isinstance(statement, LEAVING)
+    return isinstance(statement, LEAVING) or _ends(project, statement, scope, set())
+
+
+def _ends(project: Project, statement: ast.stmt, scope: Scope, flags: set[str]) -> bool:
+    """Return whether a statement ends the process, or sets one of some names to True or False."""
+    if isinstance(statement, ast.Assign):
+        is_set = isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, bool)
+        return is_set and any(last_name(target) in flags for target in statement.targets)
+    call = statement.value if isinstance(statement, ast.Expr) else getattr(statement, "exc", None)
+    if isinstance(call, ast.Name):
+        return call.id == "SystemExit"
+    return isinstance(call, ast.Call) and bool(project.analysis.called(call, scope) & (EXITS | {"SystemExit"}))
 
 
 def _run_in_passes(project: Project) -> set[tuple[ast.AST, Scope]]:
@@ -98,27 +125,37 @@ def _run_in_passes(project: Project) -> set[tuple[ast.AST, Scope]]:
     return set(nodes_run(project.analysis, [(loop, scope) for loop, scope in loops if _is_pass(project, loop, scope)]))
 
 
-def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[ast.expr]:
-    """Yield what a test compares a counter of steps with."""
-    for node in ast.walk(test):
+def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[Bound]:
+    """Yield what a test compares a counter of steps with, also in a function that it calls: `if self.is_over():`."""
+    for node, where in ((node, where) for part, where in _tested(project, test, scope) for node in ast.walk(part)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ORDERS):
             left, right = node.left, node.comparators[0]
             for counter, bound in ((left, right), (right, left)):
                 is_zero = isinstance(bound, ast.Constant) and bound.value in (0, None)
-                if is_zero or not counts_steps(project, counter, scope) or counts_steps(project, bound, scope):
+                if is_zero or not counts_steps(project, counter, where) or counts_steps(project, bound, where):
                     continue
-                if not _is_other_count(project, bound, scope):
-                    yield bound
+                if not _is_other_count(project, bound, where):
+                    yield bound, test, scope
+
+
+def _tested(project: Project, test: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield a test, what a name in its place is set to, and what a function in its place returns."""
+    yield test, scope
+    inner = test.operand if isinstance(test, ast.UnaryOp) else test
+    if isinstance(inner, ast.Call):
+        for function in project.analysis.functions_called(inner, scope):
+            yield from ((value, function.scope) for value in returns_of(function.node))
+    elif isinstance(inner, (ast.Name, ast.Attribute)):
+        made = bindings_of(project.analysis, inner, scope)
+        yield from ((binding.value, where) for binding, where in made if binding.value is not None)
 
 
 def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a variable grows by one for every batch, or numbers the batches of an endless loader."""
     if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is not a number of steps
         return isinstance(node.right, ast.Constant) and counts_steps(project, node.left, scope)
-    if not isinstance(node, (ast.Name, ast.Attribute)):
-        return False
     counters = project.analysis.fact("counters of steps", lambda: _counters(project))
-    return ast.unparse(node) in counters
+    return ast.unparse(node) in counters or (isinstance(node, ast.Attribute) and f".{node.attr}" in counters)
 
 
 def _counters(project: Project) -> set[str]:
@@ -126,22 +163,49 @@ def _counters(project: Project) -> set[str]:
     batches = [path.loops[0] for path in project.paths]
     in_steps = (node for path in project.paths for node in _around_micro_batches(project, path.loops))
     for node in (*(node for node, _ in project.in_batches), *in_steps):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant):
-            found.add(ast.unparse(node.target))
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            set_back |= {ast.unparse(target) for target in node.targets}
+        found |= {_counted(node)} - {""}
+        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.List)):
+            texts = [ast.unparse(target) for target in node.targets]
+            set_back |= {*texts, *(f"len({text})" for text in texts)}
+    numbered = {ast.unparse(loop.target) for loop, f in batches if _is_numbered(project, loop, f.scope)}  # type: ignore[union-attr]
     for loop, frame in batches:
         is_endless = isinstance(loop, ast.For) and not _is_pass(project, loop, frame.scope)
         if is_endless and isinstance(loop.target, ast.Tuple) and last_name(loop.iter) == "enumerate":  # type: ignore[union-attr]
             found.add(ast.unparse(loop.target.elts[0]))  # type: ignore[union-attr]
     inner = {ast.unparse(loop.target) for loop, _ in batches if isinstance(loop, ast.For)}
-    return found - inner - set_back
+    counters = (found - inner | numbered) - set_back
+    of_objects = {f".{text.rpartition('.')[2]}" for text in counters if "." in text}
+    return counters | of_objects  # trainer.step is self.step in a method
+
+
+def _counted(node: ast.AST) -> str:
+    """Return what is made larger: `step += 1`, `step = step + 1`, len(losses) by losses.append(...); "" for nothing."""
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(node.target) if isinstance(node.op, ast.Add) and _is_constant(node.value) else ""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
+        target, left, right = ast.unparse(node.targets[0]), node.value.left, node.value.right
+        is_added = (ast.unparse(left) == target and _is_constant(right)) or (
+            ast.unparse(right) == target and _is_constant(left)
+        )
+        return target if is_added else ""
+    is_appended = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"
+    return f"len({ast.unparse(node.func.value)})" if is_appended else ""  # type: ignore[attr-defined]
+
+
+def _is_constant(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant)
+
+
+def _is_numbered(project: Project, loop: LoopNode, scope: Scope) -> bool:
+    """Return whether a loop counts without an end: for step in itertools.count()."""
+    iterated = loop.iter if isinstance(loop, ast.For) else None
+    return isinstance(iterated, ast.Call) and "itertools.count" in project.analysis.called(iterated, scope)
 
 
 def _around_micro_batches(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[ast.AST]:
     """Yield the nodes of the loop over steps around `for micro in range(n)`, of whose batches each is made."""
     (inner, frame), outer = loops[0], loops[1][0] if len(loops) > 1 else None
-    if outer is None or not isinstance(inner, ast.For) or _range_end(project, inner.iter, frame.scope) is None:
+    if outer is None or not isinstance(inner, ast.For) or range_end(project, inner.iter, frame.scope) is None:
         return
     if _makes_step(outer) and not _makes_step(inner) and not _is_pass(project, inner, frame.scope):
         yield from ast.walk(outer)
@@ -151,7 +215,7 @@ def _makes_step(loop: LoopNode) -> bool:
     return any(isinstance(part, ast.Call) and last_name(part) == "step" for part in ast.walk(loop))
 
 
-def _range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
+def range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
     """Return the end of range(...), also within tqdm(...), enumerate(...) and zip(...), or of islice(endless, end)."""
     if not isinstance(iterated, ast.Call):
         return None
@@ -160,7 +224,7 @@ def _range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr |
         return iterated.args[1 if len(iterated.args) > 1 else 0]
     if name == "islice" and len(iterated.args) > 1:
         return iterated.args[1] if _is_endless(project, iterated.args[0], scope) else None
-    inner = (_range_end(project, part, scope) for part in iterated.args)
+    inner = (range_end(project, part, scope) for part in iterated.args)
     return next((end for end in inner if end is not None), None)
 
 
@@ -207,10 +271,20 @@ def _is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
 
 
 def _is_other_count(project: Project, bound: ast.expr, scope: Scope) -> bool:
-    """Return whether a number follows the length of the loader, or is that of the micro batches of a step."""
+    """Return whether a number follows the length of the loader or the data, or is of the micro batches of a step."""
     if any(word in ast.unparse(bound).lower() for word in ACCUMULATION):
         return True
-    return has_loader_length(project, bound, scope) and not _divides_by_loader(project, bound, scope)
+    return _follows_data(project, bound, scope)
+
+
+def _follows_data(project: Project, number: ast.expr, scope: Scope) -> bool:
+    """Return whether a number of steps is that of the loader's batches, or of the batches in the data.
+
+    `len(dataset) // batch_size` is converted to the batch size of all ranks.
+    """
+    if single_process_sizes(project, number, scope, sizes_of_steps(project), of_samples=True):
+        return True
+    return has_loader_length(project, number, scope) and not _divides_by_loader(project, number, scope)
 
 
 def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -> bool:
@@ -242,9 +316,9 @@ def _is_loader(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _follows_loader(project: Project, loop: LoopNode, scope: Scope) -> bool:
-    """Return whether a loop draws as many batches as its loader holds, one by one."""
-    end = _range_end(project, loop.iter, scope) if isinstance(loop, (ast.For, ast.AsyncFor)) else None
-    return end is not None and has_loader_length(project, end, scope) and not _divides_by_loader(project, end, scope)
+    """Return whether a loop draws as many batches as its loader or the data holds, one by one."""
+    end = range_end(project, loop.iter, scope) if isinstance(loop, (ast.For, ast.AsyncFor)) else None
+    return end is not None and _follows_data(project, end, scope)
 
 
 def _limit(scope: Scope, node: ast.expr | ast.stmt, bound: str) -> StepLimit:

@@ -102,5 +102,6 @@ WITH_COLLECTIVES = frozenset({
 SAME_ON_ALL_RANKS = frozenset({
     *(COMBINING - {MAIN_FIRST, BARRIER, SAVE_CHECKPOINT, OPEN_RUN}), *LOSS_READS, WORLD_SIZE_CALL,
     *_of_runtime("raise_together", "global_batch", "whole_batch_size", "batch_of_ranks", "clip_grad_norm"),
+    SAMPLES_PER_STEP,
     WHOLE_BATCHES,
 })  # fmt: skip
