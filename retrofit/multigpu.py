@@ -2571,9 +2571,9 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
 def own_batch_size(batch_size: int) -> int:
     """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 
-    That is `micro_batch(batch_size)`, which may raise ValueError, and fewer in an uneven last batch.
+    `micro_batch(batch_size)`, which may raise ValueError; fewer in a last batch, all in an evaluation after an epoch.
     """
-    if get_world_size() == 1:
+    if get_world_size() == 1 or not (batches_in_use or torch.is_grad_enabled()):
         return batch_size
     full = micro_batch(batch_size)
     lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}
@@ -4696,4 +4696,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 fb8435f5d5162d0f9bad91ddf80b47e9da6eb8390b7f2b88ab8af1b55f5aa469
+# Unchanged while the text above has the SHA-256 2a41ca273ebc7ccc155549f954656e6ec8a0d03e7ef58cd7a1004b6ca9be07e1

@@ -126,9 +126,9 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
 def own_batch_size(batch_size: int) -> int:
     """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 
-    That is `micro_batch(batch_size)`, which may raise ValueError, and fewer in an uneven last batch.
+    `micro_batch(batch_size)`, which may raise ValueError; fewer in a last batch, all in an evaluation after an epoch.
     """
-    if get_world_size() == 1:
+    if get_world_size() == 1 or not (batches_in_use or torch.is_grad_enabled()):
         return batch_size
     full = micro_batch(batch_size)
     lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}

@@ -19,6 +19,7 @@ RULE = CATALOG["RF112"]
 HELP_SKIPPED = (
     "rd.collectives.on_any_rank(len(images) < rd.data.micro_batch(batch_size)): all ranks leave out the same batches"
 )
+HELP_KEPT = "take the number of rows from the batch in hand, x.size(0), or use the first x.size(0) of them."
 INVALID = [
     """\
 batch_size = 8
@@ -125,17 +126,52 @@ def find(project: Project) -> Iterator[Finding]:
     yield from _skipped(project)
     drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     counted = gathering(project).sizes  # over all ranks, by RF303
+    drawn |= set(_of_steps(project))
     calls = ((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call))
     shaped = [place for place in calls if _is_shaped(project, *place)]
-    for node, scope in dict.fromkeys([*shaped, *made_before(project)]):
-        for part in [inner for argument in node.args for inner in ast.walk(argument)]:
+    before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
+    for node, scope in dict.fromkeys([*shaped, *before]):
+        for part in [inner for argument in _given(node) for inner in ast.walk(argument)]:
             if part not in drawn and part not in counted and (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
+                if before.get((node, scope)) or _is_evaluated(project, node, scope):
+                    message = f"with RETROFIT_BATCH=global a process has fewer samples than {ast.unparse(part)} rows"
+                    yield found(RULE, scope.source, part, message, help=HELP_KEPT)
+                    continue
                 edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(RULE, scope.source, part, message, edits)
+
+
+def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether an evaluation, whose batches stay whole, uses the variable that is set to what is made."""
+    statement = scope.source.statement(node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = {ast.unparse(target) for target in targets}
+    loops = [evaluation.loop for evaluation in project.evaluations]
+    return any(
+        isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part) in names
+        for loop in loops
+        if node not in ast.walk(loop)
+        for part in ast.walk(loop)
+    )
+
+
+def _given(node: ast.Call | ast.BinOp) -> list[ast.expr]:
+    """Return what the shape of something is written in: arguments, the factors of `[0] * batch_size`."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return [*node.args, *(keyword.value for keyword in node.keywords)]
+
+
+def _of_steps(project: Project) -> Iterator[ast.expr]:
+    """Yield what the number of steps of a loop is divided by, `range(len(data) // batch_size)`: no size of a batch."""
+    for loop in (loop for path in project.paths for loop, _ in path.loops if isinstance(loop, ast.For)):
+        for part in ast.walk(loop.iter):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Div, ast.FloorDiv)):
+                yield from (inner for inner in ast.walk(part.right) if isinstance(inner, ast.expr))
 
 
 def _skipped(project: Project) -> Iterator[Finding]:

@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
-from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, TENSOR_CLASSES
+from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 if TYPE_CHECKING:
     from .. import Project
 
 MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
+REPEATED = VIEWS | REPEATS | {"repeat", "repeat_interleave", "tile"}
+NUMBERED = frozenset({"range"})  # [... for _ in range(batch_size)]
 
 
-def made_before(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls that make tensors of which a loss is computed, outside of the training loops and of models."""
+def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope, bool]]:
+    """Yield what makes tensors of which a loss is computed, or that a model keeps, outside of the training loops.
+
+    These are calls, and products of a list and a number; each with whether it is in a model.
+    """
     inside = {node for node, _ in project.in_loops}
     seen: set[ast.AST] = set()
 
@@ -35,10 +41,19 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
         start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
         for origin in origins(project.analysis, [start], step):
             node = origin.node
-            if isinstance(node, ast.Call) and node not in seen and node not in inside and last_name(node) in MADE:
+            if node not in seen and node not in inside and _makes_rows(node):
                 seen.add(node)
                 if not _is_in_model(project.analysis, origin.scope):
-                    yield node, origin.scope
+                    yield node, origin.scope, False  # type: ignore[misc]
+    for node, scope in reached_nodes(project.analysis):
+        if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
+            yield node, scope, True  # type: ignore[misc]
+
+
+def _makes_rows(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mult) and any(isinstance(part, ast.List) for part in (node.left, node.right))
+    return isinstance(node, ast.Call) and last_name(node) in MADE | REPEATED | NUMBERED
 
 
 def _is_in_model(analysis: Analysis, scope: Scope) -> bool:
