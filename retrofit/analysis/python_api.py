@@ -23,8 +23,10 @@ NAMESPACES = frozenset({
 })  # fmt: skip
 CONTAINERS = MAPPINGS | SEQUENCES | NAMESPACES | {"set", "sorted", "reversed"}
 # The attributes of an object as a dict or a tuple: functions, and a method of named tuples.
-AS_CONTAINERS = frozenset({"vars", "dataclasses.asdict", "dataclasses.astuple"})
+AS_CONTAINERS = frozenset({"dataclasses.asdict", "dataclasses.astuple"})
 AS_DICT = "_asdict"
+# The dict itself in which an object has its attributes: a function, an attribute.
+VARS, ATTRIBUTES = "vars", "__dict__"
 # Functions that make a class of tuples with names, which they are given as a list or as a text.
 NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
 # Functions that make a number or a text, which holds nothing.

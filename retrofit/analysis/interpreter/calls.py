@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..calls import is_method, is_property
-from ..python_api import ADDS_ALL, ADDS_ONE, AS_CONTAINERS, AS_DICT, CONTAINERS, EMPTIES, MAPPINGS, SCALARS, TAKES
 from ..scopes import parameters
 from ..values.attribute_names import is_taken_by_text
-from ..values.kinds import External, LocalClass, LocalFunction, Result
+from ..values.kinds import LocalClass, LocalFunction, Result
 from ..values.named_tuples import fields_of_tuple
-from .by_text import attribute_by_text, cell_order, methods_by_text
+from .by_text import cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame
+from .objects import keep_given, made_outside, set_by_name
 from .state import NONE, Cell, Flow, joined, mixed
 from .templates import filled, is_template
 
@@ -39,9 +38,6 @@ class Calls:
             receiver = run.expressions.of(node.func)
         given = [run.expressions.of(part) for part in node.args]
         named = [run.expressions.of(keyword.value) for keyword in node.keywords]
-        drawn = run.domain.draws(node, run.scope)
-        if drawn is not None:
-            return self._source(node, drawn)
         known = run.domain.result(node, run.scope)
         if known is not None:
             self._bring_together(node)
@@ -50,10 +46,15 @@ class Calls:
         if same:
             self._make_same(same)
             return NONE
+        if set_by_name(run, node, given):
+            return NONE
+        self._hook(node)
         self._show(node, receiver, given, named)
         if is_template(node):
             return filled(run.expressions, node, given, named)
         functions = self._functions(node, receiver)
+        if not functions and receiver.cells and self._is_same_object(node):
+            return receiver
         if functions:
             return run.expressions.settle_draws(
                 self._run_all(node, functions, receiver, self._spread(node, given), named)
@@ -67,75 +68,11 @@ class Calls:
             for name, flow in [*zip(fields, given), *((k.arg, flow) for k, flow in zip(node.keywords, named))]:
                 run.memory.put(cells, name, flow)
             return Flow(cells=cells)
-        changed = self._method_of_container(node, receiver, given, named)
+        changed = run.containers.method(node, receiver, given, named)
         if changed is not None:
             return changed
-        handed = self._handed_on(node, given)
+        handed = run.containers.handed_on(node, given)
         return handed if handed is not None else self._outside(node, receiver, [*given, *named])
-
-    def _source(self, node: ast.Call, drawn: Flow) -> Flow:
-        cell = self.run.new_cell(node, is_source=True)
-        self.run.memory.state[cell, None] = drawn
-        return Flow(cells=frozenset([cell]))
-
-    def _handed_on(self, node: ast.Call, given: list[Flow]) -> Flow | None:
-        """Return what an iterator or a container made from others holds; None for any other call."""
-        run = self.run
-        names = run.analysis.called(node, run.scope)
-        if not given and not names & CONTAINERS:
-            return None
-        if names & AS_CONTAINERS and given[0].cells:
-            return self._copied(node, names, given[:1])
-        if is_taken_by_text(node) and given[0].cells:
-            return attribute_by_text(run, node, given[0])
-        if names & {"enumerate", "zip"}:
-            inner = [run.turn(part, flow) for part, flow in zip(node.args, given)]
-            parts = Flow(parts=(NONE, inner[0]) if "enumerate" in names else tuple(inner))
-            is_source = any(cell.is_source for flow in given for cell in flow.cells)
-            if is_source or any(flow.cells or flow.parts for flow in given):
-                cell = run.new_cell(node, is_source=is_source)
-                run.memory.state[cell, None] = parts
-                return Flow(cells=frozenset([cell]))
-            return None
-        if names & {"next"}:
-            element = run.turn(node.args[0], given[0])
-            return element if element.differs or element.parts else None
-        if names & {"map"} and len(given) == 2:
-            return self._mapped(node, given[1])
-        if given and run.domain.hands_on(node, run.scope) and given[0].cells:
-            return given[0]
-        return self._copied(node, names, given) if names & CONTAINERS else None
-
-    def _mapped(self, node: ast.Call, flow: Flow) -> Flow | None:
-        """Return what a function of the program makes of each entry: map(lambda part: part.copy(), batch)."""
-        functions = self.run.analysis.evaluate(node.args[0], self.run.scope)
-        known = [function for function in functions if isinstance(function, LocalFunction)]
-        if len(known) != 1 or flow.cells or not (flow.parts or flow.differs):
-            return None
-        if flow.parts:
-            return Flow(parts=tuple(self.run_function(node.func, known[0], NONE, [part], []) for part in flow.parts))
-        entry = self.run.domain.item(flow, ast.Constant("0"), NONE)
-        return self.run_function(node.func, known[0], NONE, [entry], [])
-
-    def _copied(self, node: ast.Call, names: set[str], given: list[Flow]) -> Flow:
-        """Return a new container with what another one holds: dict(table), OrderedDict(pairs), defaultdict(list)."""
-        run, cells = self.run, frozenset([self.run.new_cell(node)])
-        if names & {"collections.defaultdict"}:
-            made = self._default(node)
-            if made is not None:
-                run.memory.put(cells, None, made)
-            return Flow(cells=cells)
-        for flow in given:
-            for (owner, key), held in list(run.memory.state.items()):
-                if owner in flow.cells:
-                    is_pair = len(held.parts) == 2 and bool(names & MAPPINGS)
-                    run.memory.put(cells, key, held.parts[1] if is_pair else held)
-            for part in flow.parts:
-                run.memory.put(cells, None, part)
-        for keyword in node.keywords:
-            run.memory.put(cells, keyword.arg, run.expressions.of(keyword.value))
-        whole = [replace(flow, cells=frozenset(), parts=()) for flow in given if flow.differs]
-        return whole[0] if whole else Flow(cells=cells)
 
     def _spread(self, node: ast.Call, given: list[Flow]) -> list[Flow]:
         """Return the arguments that a function gets: of `*values` each value by itself."""
@@ -145,18 +82,15 @@ class Calls:
             found += values or [flow]
         return found
 
-    def _default(self, node: ast.Call) -> Flow | None:
-        run = self.run
-        if not node.args:
-            return None
-        for value in run.analysis.evaluate(node.args[0], run.scope):
-            if isinstance(value, LocalClass):
-                return Flow(cells=frozenset([run.new_cell(node.args[0], value.scope)]))
-            if isinstance(value, LocalFunction):
-                return self.run_function(node, value, NONE, [], [])
-            if isinstance(value, External) and value.name in SCALARS:
-                return NONE
-        return Flow(cells=frozenset([run.new_cell(node.args[0])]))
+    def _hook(self, node: ast.Call) -> None:
+        """Run a function that a library calls from now on, once, with what it gets then."""
+        flow = self.run.domain.hooked(node)
+        for value in self.run.analysis.evaluate(node.args[0], self.run.scope) if flow is not None else ():
+            if isinstance(value, LocalFunction) and flow is not None:
+                name = node.args[0]
+                receiver = self.run.expressions.of(name.value) if isinstance(name, ast.Attribute) else NONE
+                given = len(parameters(value.node)) - is_method(value.scope) - 1
+                self.run_function(node, value, receiver, [NONE] * (given > 0) + [flow] * max(given, 1), [])
 
     def _show(self, node: ast.Call, receiver: Flow, given: list[Flow], named: list[Flow]) -> None:
         run = self.run
@@ -164,9 +98,12 @@ class Calls:
         if not kind:
             return
         nodes = [*node.args, *(keyword.value for keyword in node.keywords)]
+        values = [*given, *named]
+        if isinstance(node.func, ast.Attribute) and run.domain.shows_itself(node):
+            nodes, values = [node.func.value, *nodes], [receiver, *values]
         flows = [
             (part, run.expressions.whole(flow))
-            for part, flow in zip(nodes, [*given, *named])
+            for part, flow in zip(nodes, values)
             if flow.differs or kind != PASSED or not any(cell.kind is not None for cell in flow.cells)
         ]
         run.show(node, kind, flows)
@@ -209,6 +146,11 @@ class Calls:
         is_of_class = owner is not None and isinstance(owner.node, ast.ClassDef)
         return Flow(cells=frozenset([Cell(owner.node, (), owner)])) if is_of_class and owner is not None else NONE
 
+    def _is_same_object(self, node: ast.Call) -> bool:
+        """Return whether a method of a library gives the object itself that it is of."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return name in self.run.analysis.library.same_methods
+
     def _run_all(
         self, node: ast.Call, functions: list[tuple[LocalFunction, Flow]], receiver: Flow, given: list[Flow],
         named: list[Flow],
@@ -230,7 +172,9 @@ class Calls:
         run = self.run
         is_open = any(frame.scope is function.scope for frame in run.frames)
         if is_open or len(run.frames) > DEEPEST or not run.has_time():
-            return mixed([run.expressions.whole(flow) for flow in (*given, *named)])
+            passed = mixed([run.expressions.whole(flow) for flow in (*given, *named)])
+            run.is_cut |= passed.differs and not is_open
+            return passed
         run.memory.forget(function.scope)
         positional = self._bind_arguments(node, function, receiver, given, named)
         calls, known = (*run.frame.calls[-3:], node), arguments_by_name(node, positional, given, named)
@@ -299,56 +243,6 @@ class Calls:
                     return run.memory.state[parent, name]
         return None
 
-    def _method_of_container(self, node: ast.Call, receiver: Flow, given: list[Flow], named: list[Flow]) -> Flow | None:
-        """Carry out `list.append(x)`, `dict.update(...)`, `dict.items()`; None for other calls."""
-        if not isinstance(node.func, ast.Attribute) or self.run.domain.written(node, self.run.scope):
-            return None
-        run, name, flows = self.run, node.func.attr, [*given, *named]
-        cells = frozenset(cell for cell in receiver.cells if self._is_container(cell))
-        if name in EMPTIES and cells:
-            for variable in [variable for variable in run.memory.state if variable[0] in cells]:
-                del run.memory.state[variable]
-            return NONE
-        if name in ADDS_ONE | ADDS_ALL and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
-            self._fill(node, cells, name, given, named)
-            return run.expressions.element(receiver) if name == "setdefault" else NONE
-        if name == AS_DICT and receiver.cells:
-            return self._copied(node, set(), [receiver])
-        if name not in TAKES or not cells:
-            return None
-        if name in ("values", "copy"):
-            return Flow(cells=cells, kind=receiver.kind, roots=receiver.roots)
-        if name == "items":
-            pair = Flow(parts=(NONE, run.expressions.element(Flow(cells=cells))))
-            cell = run.new_cell(node)
-            run.memory.state[cell, None] = pair
-            return Flow(cells=frozenset([cell]))
-        literal = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-        held = run.memory.field(cells, literal) if literal is not None and name in ("get", "pop") else None
-        found = held if held is not None else run.expressions.element(Flow(cells=cells))
-        return joined(found, flows[1]) if len(flows) > 1 else found
-
-    def _is_container(self, cell: Cell) -> bool:
-        """Return whether an object is a list or a dict, or of a class of the project that is derived from them."""
-        return cell.kind is None or bool(self.run.analysis.classes.bases(cell.kind) & CONTAINERS)
-
-    def _fill(self, node: ast.Call, cells: frozenset[Cell], name: str, given: list[Flow], named: list[Flow]) -> None:
-        run = self.run
-        for keyword, flow in zip(node.keywords, named):
-            run.memory.put(cells, keyword.arg, run.kept(cells, flow))
-        for flow in given:
-            inner = flow
-            if name in ADDS_ALL and cells:
-                for (owner, key), held in list(run.memory.state.items()):
-                    if owner in flow.cells:
-                        run.memory.put(cells, key, run.kept(cells, held))
-                inner = flow if flow.differs else NONE
-            if cells:
-                run.memory.put(cells, None, run.kept(cells, inner))
-        whole = mixed([run.expressions.whole(flow) for flow in (*given, *named)])
-        if not cells and whole.differs:  # of an object that nothing is known about
-            run.taint(node.func.value, whole)  # type: ignore[attr-defined]
-
     def _outside(self, node: ast.Call, receiver: Flow, flows: list[Flow]) -> Flow:
         run = self.run
         whole = [run.expressions.whole(flow) for flow in flows]
@@ -368,7 +262,8 @@ class Calls:
         flow = run.domain.call(node, run.scope, base, [f for f, k in zip(whole, keywords) if k not in written])
         for target in written:
             run.bind(target, flow)
-        return flow
+        keep_given(run, node, receiver, whole)
+        return flow if flow.differs or flow.is_drawn else made_outside(run, node)
 
     def _is_made(self, node: ast.expr) -> bool:
         """Return whether an expression is an object that a call of a library has made, and no module."""

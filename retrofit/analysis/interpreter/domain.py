@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Container
 from typing import Protocol
 
 from ..scopes import Scope
@@ -42,6 +43,15 @@ class Domain(Protocol):
     def attribute(self, base: Flow, name: str) -> Flow:
         """Return what an attribute of a value that differs is."""
 
+    def set_unseen(self, node: ast.Attribute, scope: Scope, followed: Container[Scope]) -> Flow:
+        """Return what an attribute is that only functions set which were not followed."""
+
+    def shows_itself(self, call: ast.Call) -> bool:
+        """Return whether a method shows its own object: `frame.to_csv(path)`."""
+
+    def hooked(self, call: ast.Call) -> Flow | None:
+        """Return what a function gets from then on that a call hooks on something; None for other calls."""
+
     def item(self, base: Flow, index: ast.expr, key: Flow) -> Flow:
         """Return what an element of a value that differs is."""
 
@@ -63,14 +73,14 @@ class Domain(Protocol):
     def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         """Return in which way a call shows what it is given, "" where it does not."""
 
-    def is_setting(self, target: ast.Subscript, scope: Scope) -> bool:
-        """Return whether an entry decides how the program continues, and is to be the same in every process."""
+    def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
+        """Return in which way an entry of something shows what it is set to, or decides by it; "" where it does not."""
 
     def either(self, flows: list[Flow]) -> Flow:
         """Return what is known of a value that is one of several, of which others are used elsewhere."""
 
-    def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
-        """Return what each element of a call's result is, where processes draw other elements; None elsewhere."""
+    def draws(self, node: ast.expr, scope: Scope) -> Flow | None:
+        """Return what each element of a value is, where processes draw other elements; None elsewhere."""
 
     def looked_up(self, key: Flow) -> Flow:
         """Return what an index that differs between processes gives of what is the same in all."""

@@ -6,13 +6,15 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..python_api import LISTS_OBJECTS, LOOKS_UP
+from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP
 from ..scopes import Scope
 from ..values.kinds import LocalModule
 from .state import NONE, Flow, Root, drawn_too, flattened, joined, mixed
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
+
+DRAWN_FROM = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 class Expressions:
@@ -26,12 +28,21 @@ class Expressions:
         if node is None:
             return NONE
         outer, self.is_drawn = self.is_drawn, False
-        flow = self._placed(node, self._of(node))
+        flow = self._source(node) or self._placed(node, self._of(node))
         is_drawn = flow.is_drawn or self.is_drawn or self.run.domain.is_random(node, self.run.scope)
         if node in self.run.together or self.run.domain.is_about_shape(node):
             is_drawn = False
         self.is_drawn = outer or is_drawn
         return flow if flow.is_drawn == is_drawn else replace(flow, is_drawn=is_drawn)
+
+    def _source(self, node: ast.expr) -> Flow | None:
+        """Return an object from which processes draw other elements."""
+        drawn = self.run.domain.draws(node, self.run.scope) if isinstance(node, DRAWN_FROM) else None
+        if drawn is None:
+            return None
+        cell = self.run.new_cell(node, is_source=True)
+        self.run.memory.state[cell, None] = drawn
+        return Flow(cells=frozenset([cell]))
 
     def _placed(self, node: ast.expr, flow: Flow) -> Flow:
         if node in self.run.together:
@@ -59,7 +70,10 @@ class Expressions:
         return drawn_too(run.domain.name(node, run.scope, known), known)
 
     def _attribute(self, node: ast.Attribute) -> Flow:
-        return self.run.domain.name(node, self.run.scope, self._attribute_of(node))
+        flow = self._attribute_of(node)
+        if not (flow.differs or flow.cells or flow.parts):
+            flow = self.run.domain.set_unseen(node, self.run.scope, self.run.seen)
+        return self.run.domain.name(node, self.run.scope, flow)
 
     def _attribute_of(self, node: ast.Attribute) -> Flow:
         run = self.run
@@ -67,6 +81,8 @@ class Expressions:
             if isinstance(value, LocalModule):
                 return run.memory.state.get((value.scope, node.attr), NONE)
         base = self.of(node.value)
+        if base.cells and node.attr == ATTRIBUTES:
+            return base
         if base.cells:
             held = run.memory.field(base.cells, node.attr)
             if held is not None:
@@ -89,7 +105,7 @@ class Expressions:
         if base.cells:
             literal = node.slice.value if isinstance(node.slice, ast.Constant) else None
             held = self.run.memory.field(base.cells, literal) if literal is not None else None
-            return held if held is not None else self.element(base)
+            return held if held is not None and not base.differs else self.element(base)
         if base.differs:
             return self.run.domain.item(base, node.slice, key)
         if base.parts:
@@ -105,13 +121,13 @@ class Expressions:
             for part in flow.parts[1:]:
                 found = joined(found, part)
             return found
+        item = self.run.domain.item(flow, ast.Name("_", ast.Load()), NONE) if flow.differs else NONE
         held = self.run.memory.held(flow.cells)
         if held:
             found = held[0]
             for part in held[1:]:
                 found = joined(found, part)
-            return found
-        item = self.run.domain.item(flow, ast.Name("_", ast.Load()), NONE) if flow.differs else NONE
+            return joined(found, item) if item.differs else found
         return drawn_too(item, flow)
 
     def _call(self, node: ast.Call) -> Flow:
@@ -263,9 +279,9 @@ def _index(node: ast.expr) -> int | slice | None:
     return numbers[0] if isinstance(numbers[0], int) else None
 
 
-def owners(name: str, scope: Scope) -> set[str]:
-    """Return the variables that hold what a name is: `table` of `for row in table.values()` and `row = table[0]`."""
-    found: set[str] = set()
+def owners(name: str, scope: Scope) -> list[ast.expr]:
+    """Return what holds what a name is: `table` of `for row in self.table.values()` and `row = self.table[0]`."""
+    found: dict[str, ast.expr] = {}
     for binding in (scope.find(name) or (scope, []))[1]:
         value: ast.expr | None = binding.value
         path = binding.path
@@ -274,11 +290,15 @@ def owners(name: str, scope: Scope) -> set[str]:
             value, path = (value.args[index] if index < len(value.args) else None), path[1:]
         is_view = isinstance(value, ast.Call) and getattr(value.func, "attr", "") in LOOKS_UP | LISTS_OBJECTS
         if binding.kind == "item" or is_view or isinstance(value, (ast.Subscript, ast.Attribute)):
-            while isinstance(value, (ast.Attribute, ast.Subscript, ast.Call)):
-                value = value.func if isinstance(value, ast.Call) else value.value
-            if isinstance(value, ast.Name) and value.id != name:
-                found.add(value.id)
-    return found
+            while isinstance(value, (ast.Subscript, ast.Call)) or _is_view(value):
+                value = value.func if isinstance(value, ast.Call) else value.value  # type: ignore[union-attr]
+            if isinstance(value, ast.Attribute) or (isinstance(value, ast.Name) and value.id != name):
+                found[ast.unparse(value)] = value
+    return list(found.values())
+
+
+def _is_view(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Attribute) and value.attr in LOOKS_UP | LISTS_OBJECTS
 
 
 def inputs_of(flow: Flow) -> frozenset[Root]:

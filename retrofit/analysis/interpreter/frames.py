@@ -51,8 +51,12 @@ class Memory:
         self.state[scope.outer_names.get(name, scope), name] = flow
 
     def field(self, cells: frozenset[Cell], key: object) -> Flow | None:
-        """Return what objects hold under a key; None where none of them is known to hold anything there."""
-        found = [self.state[cell, key] for cell in cells if (cell, key) in self.state]
+        """Return what objects hold under a key; None where none of them is known to hold anything there.
+
+        What was put under a key that is not known can be under each that is not known to hold anything else.
+        """
+        places = ((cell, key if cell.is_source or (cell, key) in self.state else None) for cell in cells)
+        found = [self.state[place] for place in places if place in self.state]
         if not found:
             return None
         flow = found[0]
@@ -87,6 +91,14 @@ class Memory:
             known = self.state.get((cell, key))
             is_sure = len(cells) == 1 and key is not None
             self.state[cell, key] = flow if is_sure or known is None else joined(known, flow)
+            if key is None and flow.differs and isinstance(cell.node, (ast.Dict, ast.DictComp, ast.Call)):
+                self._put_under_each(cell, flow)
+
+    def _put_under_each(self, cell: Cell, flow: Flow) -> None:
+        """Let each entry of a dict be what is put under a key that is not known: `for k in sums: sums[k] += x`."""
+        for variable, known in list(self.state.items()):
+            if variable[0] == cell and isinstance(variable[1], str):
+                self.state[variable] = joined(known, flow)
 
     def forget(self, scope: Scope) -> None:
         """Drop the variables of a function that is called again."""

@@ -13,9 +13,11 @@ from ..values.inference import Analysis
 from ..values.views import unchanged
 from .callers import shown_by
 from .calls import PASSED, Calls
+from .containers import Containers
 from .domain import Domain
 from .expressions import Expressions, loaded, owners, scope_of_name
 from .frames import Frame, Loop, Memory
+from .objects import next_of
 from .state import (
     NONE,
     OTHER,
@@ -50,9 +52,10 @@ class Interpreter:
         self.rank_branches: set[ast.AST] = set()  # tests, and what loops iterate over, by which processes part
         self.entered: set[Scope] = set()  # functions that are called under one of these
         self.memory = Memory(analysis)
-        self.expressions, self.calls = Expressions(self), Calls(self)
+        self.expressions, self.calls, self.containers = Expressions(self), Calls(self), Containers(self)
         self.frames: list[Frame] = []
         self.steps = 0
+        self.is_cut = False  # calls in too many others were not followed
         self.seen: set[Scope] = set()  # what was run
         self.batches = 0  # loops over batches that are being run
         self.made_in: dict[Cell, int] = {}  # in how many of them an object was made
@@ -67,6 +70,9 @@ class Interpreter:
 
     def has_time(self) -> bool:
         return self.steps < MOST_STATEMENTS
+
+    def is_complete(self) -> bool:
+        return self.has_time() and not self.is_cut
 
     def run_frame(self, frame: Frame) -> Flow:
         """Run a module or a function to its end and return what it gives."""
@@ -127,12 +133,13 @@ class Interpreter:
             found = self.scope.find(target.id)
             variable = (found[0] if found else self.scope, target.id)
             for owner in owners(target.id, self.scope):
-                if not self.memory.load(owner, self.scope).differs:
-                    self.taint(ast.Name(owner, ast.Load()), flow)
+                if not self.expressions.of(owner).differs:
+                    self.taint(owner, flow)
         elif isinstance(target, ast.Attribute):
             base = self.expressions.of(target.value)
             if base.cells:
-                self.memory.put(base.cells, target.attr, mixed([flow, self.expressions.of(target)]))
+                known = self.expressions.of(target)
+                self.memory.put(base.cells, target.attr, replace(mixed([flow, known]), cells=known.cells))
                 return
             variable = (self.root_scope(target), ast.unparse(target))
         else:
@@ -207,16 +214,13 @@ class Interpreter:
 
     def _end(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Return):
-            self.frame.give(self._chosen(self.expressions.of(node.value)))
+            self.frame.give(self.expressions.of(node.value))
             self.frame.ends.append(dict(self.memory.state))
         elif isinstance(node, ast.Raise):
             self.expressions.of(node.exc)
         elif self.frame.loops:
             loop = self.frame.loops[-1]
             (loop.left if isinstance(node, ast.Break) else loop.again).append(dict(self.memory.state))
-
-    def _chosen(self, flow: Flow) -> Flow:
-        return flow
 
     def bind(self, target: ast.expr, flow: Flow) -> None:
         if isinstance(target, ast.Name):
@@ -249,8 +253,9 @@ class Interpreter:
 
     def _bind_item(self, target: ast.Subscript, flow: Flow) -> None:
         base, key = self.expressions.of(target.value), self.expressions.whole(self.expressions.of(target.slice))
-        if flow.differs and self.domain.is_setting(target, self.scope):
-            self.show(target, DECIDES, [(target, flow)])
+        kind = self.domain.sink_of_entry(target, self.scope) if flow.differs else ""
+        if kind:
+            self.show(target, kind, [(target, flow)])
         literal = target.slice.value if isinstance(target.slice, ast.Constant) else None
         flow = replace(mixed([flow, key]), cells=flow.cells) if key.differs else flow
         if base.cells:
@@ -353,12 +358,15 @@ class Interpreter:
         if isinstance(drawn, ast.Call) and "range" in self.analysis.called(drawn, self.scope):
             number = mixed([flow, *(self.expressions.of(part) for part in drawn.args)])
             return replace(number, roots=closed(number.roots))  # each process counts what it has
-        is_known = not flow.cells or (isinstance(drawn, ast.Call) and unchanged(self.analysis, drawn, self.scope))
+        is_known = not self.memory.held(flow.cells) or (
+            isinstance(drawn, ast.Call) and unchanged(self.analysis, drawn, self.scope)
+        )
         if is_known and not flow.differs:
             known = self.domain.element(drawn, self.scope)
             if known is not None:
                 return known
-        return self.domain.taken_apart(drawn, self.scope, self.expressions.element(flow))
+        own = next_of(self, drawn, flow, is_loop=True)
+        return self.domain.taken_apart(drawn, self.scope, self.expressions.element(flow) if own is None else own)
 
     def _aged(self, state: State) -> State:
         """Return a state in which what is left of a batch cannot be brought together over the processes any more."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..calls import last_name
+from ..python_api import ATTRIBUTES, VARS
 from ..scopes import Scope
 from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Value, Values
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .inference import Analysis
 
 ANY = ".*"
+LISTS_NAMES = frozenset({"dir", VARS})
 # Functions and attributes by which a program takes what it has under a name that is a text.
 EVALUATES = frozenset({"eval", "exec", "globals", "locals", "__import__"})
 FINDS_CLASSES = frozenset({"__subclasses__", "getmembers", "import_module", "locate", "import_string"})
@@ -26,10 +28,15 @@ def is_taken_by_text(node: ast.AST) -> bool:
     return is_call and len(node.args) > 1  # type: ignore[attr-defined]
 
 
-def names_taken(analysis: Analysis, node: ast.Call, known: Iterable[str]) -> list[str]:
-    """Return those of some names that getattr(value, name) can take; a variable can hold any text of the program."""
+def names_taken(analysis: Analysis, node: ast.Call, known: Iterable[str], scope: Scope | None = None) -> list[str]:
+    """Return those of some names that getattr(value, name) can take; a variable can hold any text of the program.
+
+    With the scope of the call, a variable can hold what `dir` and the like list, too.
+    """
     text = node.args[1]
     pattern = _pattern(text)
+    if pattern == ANY and scope is not None and _is_listed(text, scope):
+        return list(known)
     if pattern == ANY:
         texts = analysis.fact("texts", lambda: _texts(analysis))
         return [name for name in known if name in texts]
@@ -91,6 +98,22 @@ def takes_classes_by_text(analysis: Analysis) -> bool:
 
 def _is_of_module(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     return any(isinstance(value, LocalModule) for value in analysis.evaluate(node, scope))
+
+
+def _is_listed(text: ast.expr, scope: Scope) -> bool:
+    """Return whether a name is one of those that an object has: of dir(losses), vars(losses), losses.__dict__."""
+    waiting, seen = [text], set[str]()
+    while waiting:
+        for part in ast.walk(waiting.pop()):
+            if (isinstance(part, ast.Call) and last_name(part) in LISTS_NAMES) or (
+                isinstance(part, ast.Attribute) and part.attr == ATTRIBUTES
+            ):
+                return True
+            if isinstance(part, ast.Name) and part.id not in seen:
+                seen.add(part.id)
+                bindings = (scope.find(part.id) or (scope, []))[1]
+                waiting += [binding.value for binding in bindings if binding.value is not None]
+    return False
 
 
 def _pattern(node: ast.expr) -> str:

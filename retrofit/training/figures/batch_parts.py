@@ -22,6 +22,18 @@ def has_parts(analysis: Analysis, drawn: ast.expr, scope: Scope, models: Contain
     return bool(found) and all(found)
 
 
+def is_gone_through(drawn: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is in what a loop, or a comprehension, goes through."""
+    inner: ast.AST = drawn
+    for outer in scope.source.ancestors(drawn):
+        if isinstance(outer, (ast.For, ast.AsyncFor, ast.comprehension)):
+            return outer.iter is inner
+        if isinstance(outer, ast.stmt):
+            return False
+        inner = outer
+    return False
+
+
 def _target(drawn: ast.expr, scope: Scope) -> str | None:
     """Return the name of what a loop draws: `batch` of for i, batch in enumerate(loader)."""
     for outer in scope.source.ancestors(drawn):

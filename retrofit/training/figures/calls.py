@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
-from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, mixed
+from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, closed, mixed
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_layer
-from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENTS_OFF
+from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENT_FUNCTIONS, GRADIENTS_OFF
 from retrofit.training.torch_api.tensors import (
     ARRAY_PACKAGES,
     ENTRY_FREE,
@@ -61,6 +61,9 @@ class Calls:
         flows = [flow for flow in (receiver, *given) if flow.differs]
         if names & SAME_FUNCTIONS:
             return NONE
+        if names & GRADIENT_FUNCTIONS:
+            of_samples = [flow for flow in given[1:2] if flow.kind in TENSORS]
+            return Flow(parts=(Flow(BATCH),)) if of_samples else Flow(OTHER, roots=closed(mixed(flows).roots))
         terms = terms_at(self.analysis, node, scope)
         if terms:
             kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -15,6 +15,8 @@ from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.analysis.values.views import unchanged
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
+from retrofit.training.torch_api.files import SAVES_ITSELF
+from retrofit.training.torch_api.modules import HOOKING
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
     OWN_BATCH_SIZES,
@@ -36,14 +38,15 @@ from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
 from ..optimizer.rates import is_rate_of_group
 from . import kinds
-from .batch_parts import has_parts
+from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of
 from .decisions import decides
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import outputs_of
+from .set_by_models import is_set_by_model
 from .shown import Shown
-from .sinks import Sinks
+from .sinks import DECIDES, Sinks
 from .together import gives_the_same, made_the_same
 
 SETS = frozenset({"set", "frozenset"})
@@ -225,6 +228,16 @@ class TorchDomain:
             kind = base.kind  # `outputs.logits`, `batch.x`
         return made_of(base, kind, name)
 
+    def set_unseen(self, node: ast.Attribute, scope: Scope, followed: Container[Scope]) -> Flow:
+        return Flow(OTHER) if is_set_by_model(self.analysis, node, scope, followed) else NONE
+
+    def shows_itself(self, call: ast.Call) -> bool:
+        return isinstance(call.func, ast.Attribute) and call.func.attr in SAVES_ITSELF
+
+    def hooked(self, call: ast.Call) -> Flow | None:
+        is_hook = isinstance(call.func, ast.Attribute) and call.func.attr in HOOKING and bool(call.args)
+        return Flow(BATCH) if is_hook else None
+
     def item(self, base: Flow, index: ast.expr, key: Flow) -> Flow:
         if base.kind == OTHER:
             return mixed([base, key])
@@ -314,8 +327,8 @@ class TorchDomain:
     def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         return self.sinks.of(call, scope, is_discarded)
 
-    def is_setting(self, target: ast.Subscript, scope: Scope) -> bool:
-        return is_rate_of_group(self.analysis, target, scope)
+    def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
+        return DECIDES if is_rate_of_group(self.analysis, target, scope) else self.sinks.of_entry(target, scope)
 
     def show(self, node: ast.AST, scope: Scope, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
         shown = self.shown.setdefault(node, Shown(node, scope, kind))
@@ -350,8 +363,10 @@ class TorchDomain:
         one = reduce(joined, flows)
         return one if one.kind in (MEAN, OTHER, SAME) else mixed(flows)  # a mean can be one of means that are reduced
 
-    def draws(self, call: ast.Call, scope: Scope) -> Flow | None:
-        return Flow(BATCH) if self.analysis.called(call, scope) & SOURCES else None
+    def draws(self, node: ast.expr, scope: Scope) -> Flow | None:
+        if isinstance(node, ast.Call) and self.analysis.called(node, scope) & SOURCES:
+            return Flow(BATCH)
+        return Flow(BATCH) if node in self.drawn and not is_gone_through(node, scope) else None
 
     def looked_up(self, key: Flow) -> Flow:
         """Return the entries that indices choose from what is the same on all ranks."""

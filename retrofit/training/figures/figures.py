@@ -48,7 +48,7 @@ def find_figures(project: Project) -> Figures:
         return Figures([], [])  # one that shows the figures of rank 0 knows it
     domain, run = followed(project)
     shown = sorted(domain.shown.values(), key=lambda place: place.scope.source.place(place.node))
-    return Figures(shown, _reducible(shown, domain), run.has_time())
+    return Figures(shown, _reducible(shown, domain), run.is_complete())
 
 
 def followed(project: Project) -> tuple[TorchDomain, Interpreter]:

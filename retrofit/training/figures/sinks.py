@@ -8,18 +8,22 @@ from retrofit.analysis.interpreter.calls import PASSED
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, EMPTIES, REMOVES, SORTS_IN_PLACE
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import External, LocalClass, LocalFunction, Member, Result
-from retrofit.training.torch_api.files import SAVE_METHODS
+from retrofit.analysis.values.kinds import External, Item, LocalClass, LocalFunction, Member, Result, name_of
+from retrofit.training.torch_api.files import SAVE_METHODS, SAVES_ITSELF
 from retrofit.training.torch_api.modules import CHANGES_ITSELF
 from retrofit.training.torch_api.output import BAR_TEXTS, BARS, LOGGER_METHODS, PRINTS, SHOWS_NOTHING
-from retrofit.training.torch_api.trackers import LOG_METHODS, PLOT_METHODS
+from retrofit.training.torch_api.runtime import ON_MAIN, START_TRACKER
+from retrofit.training.torch_api.trackers import LOG_METHODS, PLOT_METHODS, STARTS, TRACKERS
 
 from ..files.outputs import PRINT, SAVE, TRACK, TRACKER, WRITE, Output
 
 PRINTED, LOGGED, SAVED, PLOTTED, DECIDES = "printed", "logged", "saved", "plotted", "decides"
+PLOTTING = ("matplotlib.", "seaborn.")
+DISPLAYS = TRACKERS | {ON_MAIN, START_TRACKER}
+PACKAGES = frozenset(name.partition(".")[0] for name in STARTS)
 METHODS = {
     **dict.fromkeys(BAR_TEXTS | LOGGER_METHODS | {"print"}, PRINTED),
-    **dict.fromkeys(SAVE_METHODS, SAVED),
+    **dict.fromkeys(SAVE_METHODS | SAVES_ITSELF, SAVED),
     **dict.fromkeys(PLOT_METHODS, PLOTTED),
     **dict.fromkeys(LOG_METHODS, LOGGED),
 }
@@ -36,15 +40,15 @@ class Sinks:
         self.outputs = {output.call: output.kind for output in outputs}
 
     def of(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
-        names = self.analysis.called(call, scope)
+        names = self.analysis.called(call, scope) | self._bound(call, scope)
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         for full in names:
             if full in FUNCTIONS:
                 return FUNCTIONS[full]
             if full.startswith("logging."):
                 return PRINTED
-            if full.startswith("matplotlib.") or full.startswith("seaborn."):
-                return PLOTTED if is_discarded else ""
+            if full.startswith(PLOTTING):
+                return PLOTTED if is_discarded or full.rpartition(".")[2] in PLOT_METHODS else ""
         kind = self.outputs.get(call)
         if kind in (SAVE, WRITE, TRACK, PRINT):
             return {SAVE: SAVED, WRITE: SAVED, TRACK: LOGGED, PRINT: PRINTED}[kind]
@@ -60,10 +64,33 @@ class Sinks:
         if name == "step":
             return DECIDES
         if name in METHODS:
-            return METHODS[name] if is_discarded or METHODS[name] == PRINTED else ""
+            is_shown = is_discarded or METHODS[name] == PRINTED or self._is_of_display(call.func.value, scope)
+            return METHODS[name] if is_shown else ""
         if name.startswith(("add_", "log_", "report_")) and not name.endswith("_"):
             return LOGGED if is_discarded else ""
         return self._of_unknown(name, names, is_discarded)
+
+    def _bound(self, call: ast.Call, scope: Scope) -> set[str]:
+        """Return what a call of functools.partial(print, ...) runs."""
+        values = self.analysis.evaluate(call.func, scope)
+        made = [value for value in values if isinstance(value, Result) and value.is_partial]
+        return {name for value in made for name in self.analysis.named(value.call.args[0], value.scope)}
+
+    def _is_of_display(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether a method is of what a tracker, or a library for plots, has made: `line = vis.line(...)`."""
+        names = self._made_by(node, scope)
+        return bool(names) and all(_is_of_display(name) or name.startswith(PLOTTING) for name in names)
+
+    def _made_by(self, node: ast.expr, scope: Scope) -> set[str]:
+        """Return the full names of what an expression can be, or can be an entry of: `_, axes = plt.subplots()`."""
+        values = set(self.analysis.evaluate(node, scope))
+        while any(isinstance(value, Item) for value in values):
+            values = {value.base if isinstance(value, Item) else value for value in values}
+        return {name_of(value) for value in values}
+
+    def of_entry(self, target: ast.Subscript, scope: Scope) -> str:
+        """Return LOGGED for an entry of what a tracker has made: `run.summary["loss"] = loss`, `run["loss"] = loss`."""
+        return LOGGED if any(_is_of_display(name) for name in self._made_by(target.value, scope)) else ""
 
     def _of_unknown(self, name: str, names: set[str], is_discarded: bool) -> str:
         if not is_discarded or name in CHANGING or name.endswith("_"):
@@ -87,6 +114,11 @@ class Sinks:
             return True
         made = [b.value for b in (scope.find(node.id) or (scope, []))[1]] if isinstance(node, ast.Name) else []
         return any(isinstance(value, ast.Call) and self.analysis.called(value, scope) & BARS for value in made)
+
+
+def _is_of_display(name: str) -> bool:
+    """Return whether something is of a tracker, by its full name."""
+    return name.partition(".")[0] in PACKAGES or any(name == d or name.startswith(f"{d}.") for d in DISPLAYS)
 
 
 __all__ = ["TRACKER", "Sinks"]

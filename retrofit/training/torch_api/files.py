@@ -41,7 +41,12 @@ WRITING_METHODS = KEEPS_DATA | {
     "export_stacks", "write_png", "symlink_to", "rmdir",
 }  # fmt: skip
 # Methods of whatever object by which their arguments get into a file.
-SAVE_METHODS = frozenset({"write", "writelines", "writerow", "writerows", "dump", "save", "savez", "to_csv"})
+SAVE_METHODS = frozenset({"write", "writelines", "writerow", "writerows", "dump", "save", "savez"})
+# Methods by which the object itself does.
+SAVES_ITSELF = frozenset({
+    "to_csv", "to_json", "to_excel", "to_pickle", "to_parquet", "to_hdf", "to_feather", "to_html", "to_latex", "tofile",
+    "save", "savefig",
+})  # fmt: skip
 # The parameters of writers up to the one with the path, and its name.
 PATH_PARAMETERS = {
     "torch.save": (["obj", "f"], "f"), "torch.jit.save": (["m", "f"], "f"), "joblib.dump": (["value", "file"], "file"),
