@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.edits import Edit, insert_after, put_under, surround
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.scopes import Scope, place_of
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
+from retrofit.rules.edits.early_modules import import_of_early
+from retrofit.rules.edits.early_names import is_early
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.own_orders import GENERATOR, HASH, ORDER, SAMPLER_SEED, SEED, OwnValue, own_values
 from retrofit.training.data.seeds import drawn_unseeded, is_drawn
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.torch_api.data import RANDOM_SPLITS
@@ -21,6 +25,20 @@ from retrofit.training.torch_api.randomness import SEEDS, TORCH
 from retrofit.training.torch_api.runtime import SAME_RANDOM_STATE
 
 RULE = CATALOG["RF108"]
+MESSAGES = {
+    ORDER: "a set of texts has another order in every process",
+    HASH: "hash() of a text is another number in every process",
+    GENERATOR: "each process draws other numbers: nothing seeds this generator",
+    SEED: "this is another seed in every process",
+    SAMPLER_SEED: "this is another seed in every process, and the orders after it are others",
+}
+HELPS = {
+    ORDER: "sorted(...) in place of list(...) gives all processes one order; make it after rd.setup_distributed() else",
+    HASH: "zlib.crc32(text.encode()) is the same number in all processes, and in the next run",
+    GENERATOR: "give it a number as its seed, which is then the same in all processes",
+    SAMPLER_SEED: "leave it out: the order of an epoch is drawn from the same numbers on every rank",
+    SEED: "give it a number as its seed, or call rd.share_random_state() after it, on every rank",
+}
 INVALID = [
     """\
 train_set, val_set = random_split(dataset, [80, 20])
@@ -48,6 +66,40 @@ torch.manual_seed(0)
     """\
 noise = torch.randn(100, 4)
 torch.manual_seed(0)
+""",
+    # the order of a set of texts, a generator and a seed of each process
+    """\
+import random
+
+torch.manual_seed(0)
+rd.share_random_state()
+words = list(set("some text"))  # RF108
+places = {word: place for place, word in enumerate({*words})}  # RF108
+for word in {str(place) for place in places}:  # RF108
+    words.append(word)
+rng = np.random.default_rng()  # RF108
+other = random.Random(None)  # RF108
+np.random.seed()  # RF108
+order = np.random.permutation(len(dataset))
+""",
+    """\
+rd.share_random_state()
+held = [word for word in ["some", "text"] if hash(word) % 10 == 0]  # RF108
+""",
+    # a sampler that seeds the common stream
+    """\
+class Endless(torch.utils.data.Sampler):
+    def __init__(self, number):
+        self.number = number
+
+    def __iter__(self):
+        while True:
+            np.random.seed()  # RF108
+            yield from np.random.permutation(self.number)
+
+
+rd.share_random_state()
+loader = DataLoader(dataset, batch_size=8, sampler=Endless(len(dataset)))
 """,
 ]
 VALID = [
@@ -79,6 +131,18 @@ dist.broadcast_object_list(parts)
 parser.add_argument("--seed", type=int, default=int(os.environ["SEED"]))
 torch.manual_seed(parser.parse_args().seed)
 """,
+    # one order, or none; numbers have the same one everywhere
+    """\
+rd.share_random_state()
+words = sorted(set("some text"))
+lengths = list({len(word) for word in words})
+seen = {word.lower() for word in set(words)}
+for word in seen:
+    seen.discard(word)
+total = sum(len(word) for word in seen)
+rng = np.random.default_rng(0)
+shared = rd.collectives.broadcast_object(list(set("some text")))
+""",
     # numpy draws from a stream of its own
     """\
 np.random.seed(0)
@@ -94,6 +158,8 @@ SAME_SPLITS = {name for name, stream in SEEDS.items() if stream == TORCH} | SAME
 def find(project: Project) -> Iterator[Finding]:
     if not project.paths:
         return
+    if not project.distribution.is_by_hand:
+        yield from _own_values(project)
     if project.distribution.is_by_hand or project.calls_any(SAME_RANDOM_STATE):
         yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
@@ -105,6 +171,35 @@ def find(project: Project) -> Iterator[Finding]:
         message = "each process draws other numbers before a seed is set"
     source, statement, edit = edit_after_setup(project, "rd.share_random_state()")
     yield found(RULE, source, statement, message, [edit])
+
+
+def _own_values(project: Project) -> Iterator[Finding]:
+    """Yield what each process makes in its own way; rank 0's is handed out, where the group is there."""
+    for own in own_values(project):
+        source, statement = own.scope.source, own.scope.source.statement(own.node)
+        is_imported = own.scope.parent is None and source is not project.entry and import_of_early(project) is None
+        edits: list[Edit] = []
+        if not is_imported and not is_early(project, statement, own.scope):
+            edits = list(_handed_out(own, statement))
+        yield found(RULE, source, own.node, MESSAGES[own.kind], edits, help="" if edits else HELPS[own.kind])
+
+
+def _handed_out(own: OwnValue, statement: ast.stmt) -> Iterator[Edit]:
+    source = own.scope.source
+    if own.kind == HASH:
+        return
+    if own.kind == SAMPLER_SEED:
+        yield from put_under(source, [statement], "if rd.get_world_size() == 1:")
+        return
+    if own.kind == SEED:
+        is_alone = isinstance(statement, ast.Expr) and statement.value is own.node
+        yield from [insert_after(source, statement, ["rd.share_random_state()"])] if is_alone else []
+        return
+    is_made = own.kind == GENERATOR or (isinstance(own.node, ast.Call) and last_name(own.node) in ("list", "tuple"))
+    before, after = (
+        ("rd.collectives.broadcast_object(", ")") if is_made else ("rd.collectives.broadcast_object(list(", "))")
+    )
+    yield from surround(source, own.node, before, after)
 
 
 def _is_seeded(project: Project) -> bool:

@@ -15,12 +15,16 @@ from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, SEED_O
 from ..loops import Path
 
 
-def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
-    """Return whether a seed is another one in each process: `args.seed = random.randint(1, 100)`, `time.time()`."""
+def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope, shared: bool = False) -> bool:
+    """Return whether a seed is another one in each process: `args.seed = random.randint(1, 100)`, `time.time()`.
+
+    `shared`: all draw the same numbers, so that only the clock and the like tell them apart.
+    """
     for given in seed.args[:1]:
         made = [node.value for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and _sets(node, given)]
         calls = [part for value in (given, *made) for part in ast.walk(value) if isinstance(part, ast.Call)]
-        return any(_stream(analysis, call, scope) or analysis.called(call, scope) & SEEDS_OF_PROCESS for call in calls)
+        own = [call for call in calls if not shared and _stream(analysis, call, scope)]
+        return bool(own) or any(analysis.called(call, scope) & SEEDS_OF_PROCESS for call in calls)
     return False
 
 

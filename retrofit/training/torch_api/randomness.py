@@ -40,6 +40,9 @@ DRAWS_IN_PLACE = frozenset(
 )
 # Streams of their own.
 GENERATORS = frozenset({f"{NUMPY}.default_rng", f"{NUMPY}.RandomState", f"{NUMPY}.Generator", f"{PYTHON}.Random"})
+# Generators that begin where the system says, if they are given no seed; what lets a stream begin there again.
+OWN_GENERATORS = frozenset({"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"})
+RESEEDS = frozenset({"torch.seed", "torch.random.seed"})
 # Seeds that are others in every process, and, in a worker of a loader, in every worker.
 SEEDS_OF_PROCESS = frozenset({"time.time", "time.time_ns", "torch.seed", "torch.initial_seed", "os.getpid"})
 SEEDS_OF_WORKER = frozenset({"torch.initial_seed", data.WORKER_INFO, "torch.seed", "random.getrandbits"})

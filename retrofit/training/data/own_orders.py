@@ -1,0 +1,180 @@
+"""Values that each process makes in its own way before it trains: orders of sets, generators that nothing seeds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, Result
+from retrofit.training.files.guards import runs_on_one
+from retrofit.training.torch_api.data import SAMPLER_BASES
+from retrofit.training.torch_api.randomness import OWN_GENERATORS, RESEEDS, SEEDS
+from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
+
+from .seeds import is_drawn
+from .workers import run_elsewhere
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+SETS = frozenset({"set", "frozenset"})
+SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
+LISTS = frozenset({"list", "tuple"})
+IN_ORDER = LISTS | {"enumerate", "iter", "zip", "map", "dict.fromkeys", "join"}
+NO_ORDER = SETS | {"sorted", "len", "sum", "min", "max", "any", "all", "isinstance", "update", "Counter"}
+NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool"})
+ORDER, GENERATOR, HASH, SEED, SAMPLER_SEED = "order", "generator", "hash", "seed", "seed in a sampler"
+
+
+@dataclass(frozen=True)
+class OwnValue:
+    """A value that differs by process. `kind` is one of the constants above; an order is that of the set `node`."""
+
+    kind: str
+    node: ast.expr
+    scope: Scope
+
+
+def own_values(project: Project) -> Iterator[OwnValue]:
+    """Yield what every process makes for itself, outside the training loops and of what rank 0 prepares or writes."""
+    apart = {node for node, _ in project.in_loops} | _prepared(project)
+    written = {output.scope.source.statement(output.call) for output in project.outputs}
+    for node, scope in reached_nodes(project.analysis):
+        found = [] if node in apart else list(_found(project.analysis, node, scope))
+        if found and _is_in_sampler(project.analysis, scope):
+            yield from (OwnValue(SAMPLER_SEED, own.node, scope) for own in found if _begins_anew(own))
+            found = [own for own in found if own.kind != SEED]
+        if not found or scope in run_elsewhere(project.analysis):
+            continue
+        statement = scope.source.statement(node)
+        holds = written & {part for part in ast.walk(statement) if isinstance(part, ast.stmt)}
+        is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
+        if not holds and not is_alone and not _is_agreed(project.analysis, node, scope):
+            yield from found
+
+
+def _is_in_sampler(analysis: Analysis, scope: Scope) -> bool:
+    owner = scope.enclosing_class()
+    return owner is not None and bool(analysis.classes.bases(owner) & SAMPLER_BASES)
+
+
+def _begins_anew(own: OwnValue) -> bool:
+    """Return whether a sampler seeds the common stream, and not in one process only, as a conversion has it."""
+    tests = [outer.test for outer in own.scope.source.ancestors(own.node) if isinstance(outer, ast.If)]
+    parts = (part for test in tests for part in ast.walk(test))
+    return own.kind == SEED and not any(last_name(part) == "get_world_size" for part in parts)
+
+
+def _prepared(project: Project) -> set[ast.AST]:
+    """Return what rank 0 runs first, in which the processes must not meet."""
+    places = [(statement, p.scope) for p in project.preparations for statement in p.statements]
+    return {node for node, _ in nodes_run(project.analysis, places)}
+
+
+def _is_agreed(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    around = (outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call))
+    return any(analysis.called(outer, scope) & FROM_MAIN for outer in around)
+
+
+def _found(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[OwnValue]:
+    if isinstance(node, (ast.For, ast.comprehension)):
+        if is_set(analysis, node.iter, scope) and not _is_any_order(node, scope):
+            yield OwnValue(ORDER, node.iter, scope)
+    elif isinstance(node, ast.Call):
+        names = analysis.called(node, scope)
+        if names & IN_ORDER or last_name(node) in ("join", "fromkeys"):
+            given = [part for part in node.args if is_set(analysis, part, scope)]
+            if given and not _is_any_order(node, scope):
+                yield OwnValue(ORDER, node if names & LISTS else given[0], scope)
+        elif names & OWN_GENERATORS and not _is_given(node):
+            yield OwnValue(GENERATOR, node, scope)
+        elif names == {"hash"} and getattr(scope.node, "name", "") != "__hash__":
+            yield OwnValue(HASH, node, scope)
+        elif _is_own_seed(analysis, node, scope) and not _is_shared_after(analysis, node, scope):
+            yield OwnValue(SEED, node, scope)
+
+
+def _is_own_seed(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call seeds a common stream by what only this process has: nothing, the clock, its number."""
+    names = analysis.called(call, scope)
+    if names & RESEEDS:
+        return True
+    return bool(names & SEEDS.keys()) and (not _is_given(call) or is_drawn(analysis, call, scope, shared=True))
+
+
+def _is_shared_after(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
+    """Return whether the processes take rank 0's random numbers after a seed, in the same block."""
+    statement = scope.source.statement(seed)
+    block = block_of(scope.source, statement)
+    later = [part for after in block[block.index(statement) :] for part in ast.walk(after)]
+    return any(isinstance(part, ast.Call) and analysis.called(part, scope) & SAME_RANDOM_STATE for part in later)
+
+
+def _is_given(call: ast.Call) -> bool:
+    """Return whether a call gets something to begin with, and not None."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(not (isinstance(part, ast.Constant) and part.value is None) for part in given)
+
+
+def is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is a set, of what may be texts: their order follows the seed of a process."""
+    if isinstance(node, ast.BinOp):
+        is_operator = isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor))
+        return is_operator and any(is_set(analysis, part, scope) for part in (node.left, node.right))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
+        return is_set(analysis, node.func.value, scope)
+    values = analysis.evaluate(node, scope)
+    return bool(values) and all(_is_of_texts(analysis, value) for value in values)
+
+
+def _is_of_texts(analysis: Analysis, value: object) -> bool:
+    if isinstance(value, Result):
+        return value.builder in SETS and not any(_is_of_numbers(part) for part in value.call.args)
+    if isinstance(value, Display) and isinstance(value.node, ast.BinOp):
+        return is_set(analysis, value.node, value.scope)
+    if not isinstance(value, Display) or not isinstance(value.node, (ast.Set, ast.SetComp)):
+        return False
+    parts = value.node.elts if isinstance(value.node, ast.Set) else [value.node.elt]
+    return not all(_is_of_numbers(part) for part in parts)
+
+
+def _is_of_numbers(node: ast.expr) -> bool:
+    """Return whether these are numbers, which every process puts in the same order."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (int, float))
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return all(_is_of_numbers(part) for part in node.elts)
+    if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+        return _is_of_numbers(node.elt)
+    return isinstance(node, ast.Call) and last_name(node) in NUMBERS
+
+
+def _is_any_order(node: ast.AST, scope: Scope) -> bool:
+    """Return whether the order does not matter: `sorted(list(words))`, `{word.lower() for word in words}`."""
+    if isinstance(node, ast.For):
+        return _only_adds(node)
+    outer = scope.source.parents[node]
+    if isinstance(node, ast.comprehension):
+        if isinstance(outer, ast.SetComp):
+            return True
+        outer = scope.source.parents[outer]
+    return isinstance(outer, ast.Call) and last_name(outer) in NO_ORDER
+
+
+def _only_adds(loop: ast.For) -> bool:
+    """Return whether a loop does the same in any order: it adds to sets, counts, asserts, or sets entries by name."""
+    for statement in loop.body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            if last_name(statement.value) not in ("add", "discard", "update", "print", "info"):
+                return False
+        elif not isinstance(statement, (ast.AugAssign, ast.Assert, ast.Raise, ast.Pass)):
+            return False
+    return True

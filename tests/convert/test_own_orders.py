@@ -1,0 +1,83 @@
+"""What each process makes in its own way: orders of sets of texts, generators and seeds that the system chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+SCRIPT = """\
+import random
+import time
+
+import numpy as np
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+text = "some words of a text"
+MADE
+loader = DataLoader(TensorDataset(torch.rand(32, 1)), 8, shuffle=True)
+model = nn.Linear(1, 1)
+optimizer = optim.SGD(model.parameters(), lr=1e-3)
+for epoch in range(2):
+    for (inputs,) in loader:
+        optimizer.zero_grad()
+        model(inputs).pow(2).mean().backward()
+        optimizer.step()
+"""
+SHARED = "rd.share_random_state()"
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ("chars = list(set(text))", "chars = rd.collectives.broadcast_object(list(set(text)))"),
+        (
+            "words = set(text.split())\nindex = {w: i for i, w in enumerate(words)}",
+            "index = {w: i for i, w in enumerate(rd.collectives.broadcast_object(list(words)))}",
+        ),
+        (
+            "index = {}\nfor word in {*text.split()}:\n    index[word] = len(index)",
+            "for word in rd.collectives.broadcast_object(list({*text.split()})):",
+        ),
+        (
+            "tags = {word[0] for word in text.split()} | {'<pad>'}\nnames = [tag for tag in tags]",
+            "names = [tag for tag in rd.collectives.broadcast_object(list(tags))]",
+        ),
+        ("joined = ''.join(set(text))", "joined = ''.join(rd.collectives.broadcast_object(list(set(text))))"),
+        ("rng = np.random.default_rng()", "rng = rd.collectives.broadcast_object(np.random.default_rng())"),
+        ("rng = np.random.RandomState(None)", "rng = rd.collectives.broadcast_object(np.random.RandomState(None))"),
+        ("rng = random.Random()", "rng = rd.collectives.broadcast_object(random.Random())"),
+        ("np.random.seed()", SHARED),
+        ("random.seed(time.time())", SHARED),
+        ("torch.seed()", SHARED),
+    ],
+)
+def test_all_processes_have_what_rank_0_has(made: str, line: str, tmp_path: Path) -> None:
+    assert line in converted(tmp_path, SCRIPT.replace("MADE", made))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "chars = sorted(set(text))",
+        "sizes = list({len(word) for word in text.split()})",
+        "numbers = [n for n in {1, 2, 3}]",
+        "known = set(text)\nfor char in known:\n    known.discard('x')",
+        "rng = np.random.default_rng(0)\nrandom.seed(1)",
+        "print(list(set(text)))\nnp.save('chars.npy', list(set(text)))",
+    ],
+)
+def test_what_is_the_same_everywhere_stays_as_it_is(made: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.replace("MADE", made))
+    assert not any("broadcast_object" in line for line in lines[: lines.index("model = nn.Linear(1, 1)")][-4:])
+
+
+def test_an_order_that_is_made_before_the_processes_join_is_left_to_a_person(tmp_path: Path) -> None:
+    script = SCRIPT.replace("MADE", "from vocabulary import INDEX")
+    found = conversion(tmp_path, script, vocabulary="INDEX = {w: i for i, w in enumerate(set('a text'))}\n").findings
+    (advice,) = [finding for finding in found if finding.code == "RF108"]
+    assert not advice.edits and "sorted(...)" in advice.help
