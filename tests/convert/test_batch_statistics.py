@@ -165,7 +165,7 @@ def test_a_class_that_nothing_makes_is_left_as_it_is(tmp_path: Path) -> None:
     assert "one_process_only" not in "".join(converted(tmp_path, script))
 
 
-def test_a_term_that_each_call_sets_anew_keeps_no_statistic(tmp_path: Path) -> None:
+def test_a_term_that_each_call_sets_first_keeps_no_statistic(tmp_path: Path) -> None:
     terms = "self.term = self.energy(x); self.term = self.term.mean(); return self.term"
     method = f"    def energy(self, x):\n        return self.log_prob(x)\n\n    def loss(self, x):\n        {terms}\n"
     script = SCRIPT.format(kept=MOMENTS, **{**METHOD, "loss": "model.loss(x)"})

@@ -180,11 +180,11 @@ def _own_values(project: Project) -> Iterator[Finding]:
         is_imported = own.scope.parent is None and source is not project.entry and import_of_early(project) is None
         edits: list[Edit] = []
         if not is_imported and not is_early(project, statement, own.scope):
-            edits = list(_handed_out(own, statement))
+            edits = list(_shared_with_all(own, statement))
         yield found(RULE, source, own.node, MESSAGES[own.kind], edits, help="" if edits else HELPS[own.kind])
 
 
-def _handed_out(own: OwnValue, statement: ast.stmt) -> Iterator[Edit]:
+def _shared_with_all(own: OwnValue, statement: ast.stmt) -> Iterator[Edit]:
     source = own.scope.source
     if own.kind == HASH:
         return

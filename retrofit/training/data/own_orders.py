@@ -16,6 +16,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.torch_api.data import SAMPLER_BASES
+from retrofit.training.torch_api.output import PRINTS
 from retrofit.training.torch_api.randomness import OWN_GENERATORS, RESEEDS, SEEDS
 from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
 
@@ -50,7 +51,7 @@ def own_values(project: Project) -> Iterator[OwnValue]:
     for node, scope in reached_nodes(project.analysis):
         found = [] if node in apart else list(_found(project.analysis, node, scope))
         if found and _is_in_sampler(project.analysis, scope):
-            yield from (OwnValue(SAMPLER_SEED, own.node, scope) for own in found if _begins_anew(own))
+            yield from (OwnValue(SAMPLER_SEED, own.node, scope) for own in found if _seeds_all_again(own))
             found = [own for own in found if own.kind != SEED]
         if not found or scope in run_elsewhere(project.analysis):
             continue
@@ -66,7 +67,7 @@ def _is_in_sampler(analysis: Analysis, scope: Scope) -> bool:
     return owner is not None and bool(analysis.classes.bases(owner) & SAMPLER_BASES)
 
 
-def _begins_anew(own: OwnValue) -> bool:
+def _seeds_all_again(own: OwnValue) -> bool:
     """Return whether a sampler seeds the common stream, and not in one process only, as a conversion has it."""
     tests = [outer.test for outer in own.scope.source.ancestors(own.node) if isinstance(outer, ast.If)]
     parts = (part for test in tests for part in ast.walk(test))
@@ -80,8 +81,9 @@ def _prepared(project: Project) -> set[ast.AST]:
 
 
 def _is_agreed(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether rank 0's value is handed out already, or is all that is shown."""
     around = (outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call))
-    return any(analysis.called(outer, scope) & FROM_MAIN for outer in around)
+    return any(analysis.called(outer, scope) & (FROM_MAIN | PRINTS) for outer in around)
 
 
 def _found(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[OwnValue]:

@@ -58,13 +58,13 @@ def _updates(project: Project, node: ast.AST, scope: Scope) -> Iterator[Write]:
             continue
         steps = _computed_within(project, value, scope)
         is_update = is_in_place or any(ast.unparse(step) == ast.unparse(place) for step in steps)
-        if _is_set_anew(project, place, scope.source.statement(node), scope):
+        if _is_set_before(project, place, scope.source.statement(node), scope):
             continue
         if is_update and any(_is_statistic(project, step, scope) for step in steps):
             yield Write(node, value, scope, ast.unparse(place))
 
 
-def _is_set_anew(project: Project, place: ast.expr, statement: ast.stmt, scope: Scope) -> bool:
+def _is_set_before(project: Project, place: ast.expr, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether an attribute gets a new value before, in the same call: `self.loss = energy(x)`, then its mean."""
     name = ast.unparse(place)
     inner: ast.AST = statement
