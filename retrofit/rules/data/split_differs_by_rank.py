@@ -16,8 +16,16 @@ from retrofit.rules.edits.early_modules import import_of_early
 from retrofit.rules.edits.early_names import is_early
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.own_orders import GENERATOR, HASH, ORDER, SAMPLER_SEED, SEED, OwnValue, own_values
 from retrofit.training.data.seeds import drawn_unseeded, is_drawn
+from retrofit.training.distributed.ranks.own_values import (
+    GENERATOR,
+    HASH,
+    ORDER,
+    SAMPLER_SEED,
+    SEED,
+    OwnValue,
+    own_values,
+)
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.torch_api.data import RANDOM_SPLITS
 from retrofit.training.torch_api.distributed import RANK

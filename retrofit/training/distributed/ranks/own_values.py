@@ -14,14 +14,13 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
+from retrofit.training.data.seeds import is_drawn
+from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.torch_api.data import SAMPLER_BASES
 from retrofit.training.torch_api.output import PRINTS
 from retrofit.training.torch_api.randomness import OWN_GENERATORS, RESEEDS, SEEDS
 from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
-
-from .seeds import is_drawn
-from .workers import run_elsewhere
 
 if TYPE_CHECKING:
     from retrofit.training import Project
