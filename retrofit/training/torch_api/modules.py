@@ -81,6 +81,8 @@ SEQUENCE_FIRST = frozenset(
         "RNN", "LSTM", "GRU", "Transformer", "TransformerEncoderLayer", "TransformerDecoderLayer", "MultiheadAttention",
     )
 )  # fmt: skip
+# Stacks of such a layer, which is their first argument.
+STACKS = frozenset({"torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder"})
 PARAMETER_CLASSES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 MODULE_CONTAINERS = frozenset({"torch.nn.ModuleList", "torch.nn.ModuleDict", "torch.nn.Sequential"})
 PARAMETER_CONTAINERS = frozenset({"torch.nn.ParameterList", "torch.nn.ParameterDict"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
@@ -14,6 +14,14 @@ from . import kinds
 from .kinds import FLAT, Kind
 
 FLATTENING = FLATTENS | CHOOSES
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Answers whether a number comes from a batch, and along which axis a tensor has its samples."""
+
+    is_of_batch: Callable[[ast.expr], bool]
+    axis_of: Callable[[ast.expr, Scope], int]
 
 
 def axes_of(node: ast.Call, rest: list[ast.expr], scope: Scope) -> tuple[tuple[int, ...] | None, bool]:
@@ -78,9 +86,7 @@ def _number(node: ast.expr) -> int | None:
     return node.value if is_number else None  # type: ignore[attr-defined]
 
 
-def reshaped(
-    node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope: Scope, is_of_batch: Callable[[ast.expr], bool]
-) -> Kind:
+def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope: Scope, sizes: Sizes) -> Kind:
     """Return the kind of rows after a change of shape, or a function of each entry."""
     if name == "flatten" and kind.axis == 0 and _ends_early(node, rest):
         return kind  # flatten(0, 1): the first axis still has all samples
@@ -93,7 +99,8 @@ def reshaped(
             return replace(kind, axis=FLAT)
         if kind.axis not in (0, FLAT) and _number(shape[-1]) == -1:
             return replace(kind, axis=-1)  # classes first, the batch is merged into the rest
-        return replace(kind, axis=_with_size_of_batch(shape, scope, is_of_batch, FLAT if kind.axis == FLAT else 0))
+        first = 1 if _number(shape[0]) == 1 and len(shape) > 2 else 0  # view(1, n, -1)
+        return replace(kind, axis=_with_size_of_batch(shape, scope, sizes, FLAT if kind.axis == FLAT else first))
     if name == "permute":
         order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
         return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
@@ -110,28 +117,39 @@ def reshaped(
     return kinds.nonlinear(kind)
 
 
-def _with_size_of_batch(
-    shape: list[ast.expr], scope: Scope, is_of_batch: Callable[[ast.expr], bool], otherwise: int
-) -> int:
+def _with_size_of_batch(shape: list[ast.expr], scope: Scope, sizes: Sizes, otherwise: int) -> int:
     """Return the axis of the samples in a new shape: the only one with the size of the batch."""
-    sizes = [number for number, part in enumerate(shape) if is_of_batch(part) and _is_of_first_axis(part, scope)]
-    return sizes[0] if len(sizes) == 1 else otherwise
+    found = [
+        number for number, part in enumerate(shape) if sizes.is_of_batch(part) and _counts_samples(part, scope, sizes)
+    ]
+    return found[0] if len(found) == 1 else otherwise
 
 
-def _is_of_first_axis(node: ast.expr, scope: Scope, depth: int = 4) -> bool:
-    """Return whether a number is computed from the size of a tensor's first axis: x.shape[0], x.size(0), len(x)."""
+def _counts_samples(node: ast.expr, scope: Scope, sizes: Sizes, depth: int = 4) -> bool:
+    """Return whether a number is computed from how many samples a tensor has: x.shape[0], len(x)."""
     if isinstance(node, ast.BinOp):
-        return any(_is_of_first_axis(part, scope, depth) for part in (node.left, node.right))
+        return any(_counts_samples(part, scope, sizes, depth) for part in (node.left, node.right))
     if isinstance(node, ast.Subscript):
-        return last_name(node.value) == "shape" and _number(node.slice) == 0
+        return _is_shape(node.value) and _number(node.slice) == sizes.axis_of(_shaped(node.value), scope)
     if isinstance(node, ast.Call):
-        return last_name(node) == "len" or (last_name(node) == "size" and [_number(n) for n in node.args] == [0])
+        if last_name(node) == "size" and isinstance(node.func, ast.Attribute) and len(node.args) == 1:
+            return _number(node.args[0]) == sizes.axis_of(node.func.value, scope)
+        return last_name(node) == "len"
     if not isinstance(node, ast.Name) or not depth:
         return False
-    bindings = (scope.find(node.id) or (scope, []))[1]
-    if any(b.path == (0,) and b.value is not None and _is_shape(b.value) for b in bindings):
+    owner, bindings = scope.find(node.id) or (scope, [])
+    unpacked = [b for b in bindings if len(b.path) == 1 and b.value is not None and _is_shape(b.value)]
+    if any(b.path[0] == sizes.axis_of(_shaped(b.value), owner) for b in unpacked if b.value is not None):
         return True  # n, c = x.shape
-    return any(_is_of_first_axis(value, where, depth - 1) for value, where in _values(node, scope))
+    return any(_counts_samples(value, where, sizes, depth - 1) for value, where in _values(node, scope))
+
+
+def _shaped(shape: ast.expr) -> ast.expr:
+    """Return the tensor that x.shape, x.size() or x.shape[:2] is of."""
+    while isinstance(shape, ast.Subscript):
+        shape = shape.value
+    shape = shape.func if isinstance(shape, ast.Call) else shape
+    return shape.value if isinstance(shape, ast.Attribute) else shape
 
 
 def _is_shape(node: ast.expr) -> bool:

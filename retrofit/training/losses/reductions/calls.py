@@ -47,7 +47,7 @@ from ..gathering.dimensions import number_of_axes
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
-from .axes import axes_of, axis_along, einsum_kind, reshaped
+from .axes import Sizes, axes_of, axis_along, einsum_kind, reshaped
 from .kinds import CONSTANT, Kind, Leaf
 from .library import COUNTED_MEAN, library_reduction
 from .lists import LAYERS
@@ -226,8 +226,7 @@ class CallReader:
                 return self._of_all_entries(node, name, found, given[0], rest, scope)
             if name in ALONG_AXIS and found.axis in (kinds.FLAT, axis_along(node, name, rest, scope)):
                 return _over_samples(found, (node, scope))
-            sources_of = self.reader.project.batch_values.sources_of
-            changed = reshaped(node, name, found, rest, scope, lambda size: BATCH in sources_of(size, scope))
+            changed = reshaped(node, name, found, rest, scope, self._sizes(scope, frame))
             return changed if name in SHAPED_LIKE else self._with_others(changed, node, rest, scope, frame)
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
@@ -240,6 +239,14 @@ class CallReader:
         is_of_torch = "torch" in self._module_of(node, scope) or isinstance(node.func, ast.Attribute)
         found = kinds.join([found, others])
         return kinds.nonlinear(found) if is_of_torch else kinds.of(kinds.UNKNOWN)
+
+    def _sizes(self, scope: Scope, frame: Frame | None) -> Sizes:
+        def axis_of(tensor: ast.expr, where: Scope) -> int:
+            kind = self.reader.kind(tensor, where, frame)
+            return kind.axis if kind.has_rows and kind.axis != kinds.FLAT else 0
+
+        sources_of = self.reader.project.batch_values.sources_of
+        return Sizes(lambda size: BATCH in sources_of(size, scope), axis_of)
 
     def _with_others(
         self, found: Kind, node: ast.Call, rest: list[ast.expr], scope: Scope, frame: Frame | None

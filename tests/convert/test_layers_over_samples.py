@@ -1,0 +1,100 @@
+"""Attention and recurrent layers that take the samples of a batch for one sequence, and those that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+SCRIPT = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.table, self.head = nn.Linear(1, 8), nn.Embedding(5, 8), nn.Linear(8, 3)
+        LAYER
+
+    def forward(self, x):
+        LINES
+
+
+def joined(samples):
+    return torch.stack([x for x, _ in samples], 1), torch.stack([y for _, y in samples])
+
+
+loader = DataLoader(TensorDataset(torch.randn(48, 6), torch.randint(0, 3, (48,))), batch_size=8)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+ATTENTION = "self.mix = nn.MultiheadAttention(8, 2)"
+STACK = "self.mix = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)"
+H = "h = self.embed(x.unsqueeze(-1))"
+MIXING = {
+    "attention": (ATTENTION, f"{H}\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(1))"),
+    "a stack": (STACK, f"{H}\nreturn self.head(self.mix(h).mean(1))"),
+    "one entry of each": (STACK, "h = self.embed(x[:, :1]).unsqueeze(1)\nreturn self.head(self.mix(h).squeeze(1))"),
+    "recurrent": ("self.mix = nn.LSTM(8, 8)", f"{H}\nh, _ = self.mix(h)\nreturn self.head(h[:, -1])"),
+    "one sequence": (
+        ATTENTION.replace("2)", "2, batch_first=True)"),
+        "h = self.embed(x[:, :1])\nh = h.view(1, h.size(0), -1)\nh, _ = self.mix(h, h, h)\nreturn self.head(h[0])",
+    ),
+}
+OF_EACH = {
+    "batch first": (
+        ATTENTION.replace("2)", "2, batch_first=True)"),
+        f"{H}\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(1))",
+    ),
+    "permuted": (ATTENTION, f"{H}.permute(1, 0, 2)\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(0))"),
+    "transposed": (STACK, f"{H}.transpose(0, 1)\nreturn self.head(self.mix(h)[-1])"),
+    "step by step": (
+        "self.mix = nn.GRU(8, 8)",
+        "ids, h = (x > 0).long().t(), torch.zeros(1, x.size(0), 8)\nfor t in range(ids.size(0)):\n"
+        "    out, h = self.mix(self.table(ids[t]).unsqueeze(0), h)\nreturn self.head(out[0])",
+    ),
+    "one step of all": (
+        "self.mix = nn.GRU(1, 8)",
+        "h = torch.zeros(1, x.size(0), 8)\nfor t in range(x.size(1)):\n"
+        "    out, h = self.mix(x[:, t].view(1, -1, 1), h)\nreturn self.head(h[-1])",
+    ),
+    "merged with the steps": (
+        "self.mix = nn.LSTM(8, 8)",
+        f"{H}.permute(1, 0, 2)\nout, _ = self.mix(h)\nt, n, c = out.size()\n"
+        "return self.head(out.view(t * n, c)).view(t, n, -1).mean(0)",
+    ),
+}
+
+
+def found(folder: Path, layer: str, lines: str, text: str = SCRIPT) -> list[str]:
+    """Return the messages of the couplings that are found, and the calls that would gather or add up over the ranks."""
+    script = text.replace("LAYER", layer).replace("LINES", lines.replace("\n", "\n        "))
+    result = conversion(folder, script)
+    assert not result.refusals
+    messages = [finding.message for finding in result.findings if finding.code in ("RF303", "RF309")]
+    return [*messages, *(line for file in result.files for line in file.text.splitlines() if "rd.loss.batch" in line)]
+
+
+@pytest.mark.parametrize("form", MIXING)
+def test_a_layer_that_runs_over_the_samples_is_listed(tmp_path: Path, form: str) -> None:
+    (message,) = found(tmp_path, *MIXING[form])
+    assert "runs over the samples" in message
+
+
+@pytest.mark.parametrize("form", OF_EACH)
+def test_a_layer_that_runs_over_the_steps_of_each_sample_is_not(tmp_path: Path, form: str) -> None:
+    assert found(tmp_path, *OF_EACH[form]) == []
+
+
+def test_batches_of_a_function_of_the_project_may_have_other_axes(tmp_path: Path) -> None:
+    text = SCRIPT.replace("batch_size=8)", "batch_size=8, collate_fn=joined)")
+    assert found(tmp_path, *MIXING["attention"], text) == []
