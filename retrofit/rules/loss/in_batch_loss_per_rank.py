@@ -148,8 +148,11 @@ def find(project: Project) -> Iterator[Finding]:
         refusal = f"the samples of {ast.unparse(batch)} become the entries of one sequence: what follows mixes them"
         yield found(RULE, scope.source, call, MESSAGE, refusal=refusal, kind="in-batch-loss")
     whole = gathering(project)
-    for pair in comparisons(project) if not whole.rows else ():
-        refusal = f"{pair}: in-batch negatives change with the batch" + (f"; {whole.reason}" if whole.reason else "")
+    for pair in comparisons(project):
+        reason = whole.reasons.get(pair.node)
+        if reason is None and whole.rows:
+            continue
+        refusal = f"{pair}: in-batch negatives change with the batch" + (f"; {reason}" if reason else "")
         yield found(RULE, pair.scope.source, pair.node, MESSAGE, refusal=refusal, kind="in-batch-loss")
     for node, (scope, has_views) in whole.rows.items():
         edits = surround(scope.source, node, "rd.loss.batch_rows(", ", views=True)" if has_views else ")")

@@ -18,6 +18,7 @@ from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
 from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.losses.gathering.gathered import is_of_whole_rows
 from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
@@ -101,7 +102,7 @@ def find(project: Project) -> Iterator[Finding]:
     shared = {term.builder for node, scope in nonlinear for term in terms_at(project.analysis, node, scope)}
     nonlinear_nodes = {node for node, _ in nonlinear}
     for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
-        if node in seen or node in made_global:
+        if node in seen or node in made_global or is_of_whole_rows(project, node, scope):
             continue
         seen.add(node)
         terms = terms_at(project.analysis, node, scope)
@@ -130,7 +131,9 @@ def find(project: Project) -> Iterator[Finding]:
                 token_calls.add(call)
                 yield found(RULE, where.source, call, OF_TOKENS, help=HELP_TOKENS)
     for division in project.divisions:
-        if is_made_global(project, division.divisor, division.scope):
+        if is_made_global(project, division.divisor, division.scope) or is_of_whole_rows(
+            project, division.node, division.scope
+        ):
             continue
         if division.loss == UNKNOWN or (division.loss == SUM and division.kind in (COUNT, RATIO)):
             yield _of_division(project, division)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite
@@ -14,28 +14,30 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.runtime import BATCH_ROWS
 
-from ..comparisons import Comparison, comparisons
-from ..reductions.coupling import obstacle
+from ..comparisons import comparisons
+from ..reductions.coupling import coupled_otherwise, obstacle
 from ..reductions.reduction import plain_reader
-from .spread import NotProven, Spread, is_other_layer, runs_model, seeds
-from .values import FIXED, ROWS, WHOLE, ValueReader
+from .seeds import seeds
+from .spread import NotProven, Spread, is_other_layer, runs_model
+from .values import FIXED, ROWS, SIZE, WHOLE, ValueReader
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
 Place = tuple[ast.expr, Scope]
+MOST_TRIED = 40  # operations that are gathered for one after the other
 
 
 @dataclass(frozen=True)
 class Gathering:
     """What is gathered: `rows`, with whether they have views one after the other, and `sizes` that are counted.
 
-    `reason`: why nothing is, though samples are compared.
+    `reasons`: why nothing is for an operation that compares samples.
     """
 
     rows: dict[ast.expr, tuple[Scope, bool]] = field(default_factory=dict)
     sizes: dict[ast.expr, Scope] = field(default_factory=dict)
-    reason: str = ""
+    reasons: dict[ast.expr, str] = field(default_factory=dict)
     reader: ValueReader | None = None  # with all that is gathered
 
 
@@ -59,40 +61,99 @@ def _reader_of_gathered(project: Project) -> ValueReader:
     return ValueReader(project, plain_reader(project).samples.lists, gathered)
 
 
+def is_of_whole_rows(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether an expression is computed from the rows of all ranks, so that each rank has the same of it."""
+    if not isinstance(node, ast.expr):
+        return False
+    reader = gathering(project).reader
+    if reader is None and project.calls_any([BATCH_ROWS]):
+        reader = project.analysis.fact("reader of gathered rows", lambda: _reader_of_gathered(project))
+    return reader is not None and reader.value(node, scope).kind == WHOLE
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """An operation in which the samples of a batch meet, and what it is given of them."""
+
+    node: ast.expr
+    scope: Scope
+    parts: tuple[ast.expr, ...]
+
+
 def _find(project: Project) -> Gathering:
-    pairs = comparisons(project)
-    if not pairs or project.distribution.is_by_hand:
+    if project.distribution.is_by_hand:
         return Gathering()
-    reasons = []
-    for is_early in (True, False):
+    pairs = [Meeting(pair.node, pair.scope, (pair.left, pair.right)) for pair in comparisons(project)]
+    coupled = [Meeting(*place, _operands(place[0])) for place in coupled_otherwise(project)]
+    # Sums over the batch that cannot be those of all ranks by themselves are listed, where their rows stay.
+    for meetings in dict.fromkeys([(*pairs, *coupled), tuple(pairs)]):
         try:
-            spread = _spread(project, pairs, is_early)
-            return Gathering(spread.rows, spread.sizes, reader=spread.reader)
+            return _gathered(_proven(project, meetings)) if meetings else Gathering()
+        except NotProven:
+            pass
+    return _of_some(project, [*pairs, *coupled])
+
+
+def _of_some(project: Project, meetings: list[Meeting]) -> Gathering:
+    """Return what is gathered for those meetings for which it can be, as where an option chooses one of many losses."""
+    accepted: list[Meeting] = []
+    reasons: dict[ast.expr, str] = {}
+    spread = None
+    for met in meetings[:MOST_TRIED]:
+        try:
+            spread = _proven(project, [*accepted, met])
+            accepted.append(met)
         except NotProven as error:
-            reasons.append(str(error))
-    return Gathering(reason=reasons[0])
+            reasons[met.node] = str(error)
+    reasons |= {met.node: "there are too many places of this kind" for met in meetings[MOST_TRIED:]}
+    return replace(_gathered(spread) if spread is not None else Gathering(), reasons=reasons)
 
 
-def _spread(project: Project, pairs: list[Comparison], is_early: bool) -> Spread:
+def _gathered(spread: Spread) -> Gathering:
+    return Gathering(spread.rows, spread.sizes, reader=spread.reader)
+
+
+def _proven(project: Project, meetings: Collection[Meeting]) -> Spread:
+    """Return what has to be gathered, early or late. Raises NotProven."""
+    try:
+        return _spread(project, meetings, is_early=True)
+    except NotProven as error:
+        try:
+            return _spread(project, meetings, is_early=False)
+        except NotProven:
+            raise error from None
+
+
+def _operands(node: ast.expr) -> tuple[ast.expr, ...]:
+    """Return what an operation is given."""
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    if not isinstance(node, ast.Call):
+        return ()
+    receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    return (*receiver, *node.args, *(keyword.value for keyword in node.keywords))
+
+
+def _spread(project: Project, meetings: Collection[Meeting], is_early: bool) -> Spread:
     """Return what has to be gathered. Raises NotProven. `is_early`: where rows come out of the model."""
     spread = Spread(project, plain_reader(project))
-    entries = dict.fromkeys(place for pair in pairs for place in _entries(project, spread, pair.node, pair.scope))
-    compared = {pair.node: pair for pair in pairs}
+    entries = dict.fromkeys(place for met in meetings for place in _entries(project, spread, met.node, met.scope))
+    known = {met.node: met for met in meetings}
     for node, scope in entries:
-        if node in compared:
-            pair = compared[node]
-            for part in (pair.left, pair.right):
-                places = list(seeds(spread.reader, part, scope)) if is_early else [Origin(part, scope)]
-                for place in places:
-                    spread.gather(place.node, place.scope)  # type: ignore[arg-type]
+        if node in known:
+            for part in known[node].parts:
+                if spread.reader.value(part, scope).kind not in (FIXED, SIZE):
+                    places = list(seeds(spread.reader, part, scope)) if is_early else [Origin(part, scope)]
+                    for place in places:
+                        spread.gather(place.node, place.scope)  # type: ignore[arg-type]
         else:
             assert isinstance(node, ast.Call)
             _gather_arguments(spread, node, scope)
     spread.run()
-    for pair in pairs:
-        found = {spread.reader.value(part, pair.scope).kind for part in (pair.left, pair.right)}
+    for met in meetings:
+        found = {spread.reader.value(part, met.scope).kind for part in met.parts}
         if WHOLE not in found or not found <= {WHOLE, FIXED}:
-            raise NotProven(f"of {ast.unparse(pair.node)} one side would be of one rank's samples")
+            raise NotProven(f"of {ast.unparse(met.node)} one side would be of one rank's samples")
     for node, (scope, _) in spread.rows.items():
         reason = obstacle(project, node, scope)
         if reason:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import Origin, closure
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.torch_api.modules import LAYER_PACKAGE
 from retrofit.training.torch_api.tensors import READS, TYPE_ATTRIBUTES, TYPE_METHODS
+from retrofit.training.torch_api.tensors import VIEWS as VIEWS_OF
 
 from ..reductions import kinds
 from ..wrapped import functions_inside
+from .seeds import seeds
 from .values import FIXED, ROWS, SIZE, VIEWS, WHOLE, ValueReader
 
 if TYPE_CHECKING:
@@ -107,7 +107,17 @@ class Spread:
             for leaf, where in value.sizes:
                 self._count(leaf, where)
         else:
-            raise NotProven(f"{ast.unparse(node)} meets the rows of all ranks, and {value.reason}")
+            self._require_earlier(node, scope, value.reason)
+
+    def _require_earlier(self, node: ast.expr, scope: Scope, reason: str) -> None:
+        """Gather the rows that something is computed from, where it has none itself: y of y[:, None] == y[None]."""
+        places = [place for place in seeds(self.reader, node, scope) if place.node is not node]
+        if not places or any(self.reader.value(p.node, p.scope).kind not in ROWS for p in places):  # type: ignore[arg-type]
+            raise NotProven(f"{ast.unparse(node)} meets the rows of all ranks, and {reason}")
+        for place in places:
+            self._require_one_caller(place.scope)
+            self.gather(place.node, place.scope)  # type: ignore[arg-type]
+            self.follow(place.node, place.scope)  # type: ignore[arg-type]
 
     def _count(self, leaf: ast.expr, scope: Scope) -> None:
         if leaf not in self._in_batches and leaf not in self.sizes:
@@ -306,12 +316,21 @@ class Spread:
         others = [*([receiver] if receiver is not None else []), *call.args, *(k.value for k in call.keywords)]
         if self._joins_losses(call, scope):
             return
+        if last_name(call) in VIEWS_OF and self._is_of_fixed_number(call, others, scope):
+            raise NotProven(f"{ast.unparse(call)} has the number of rows of one rank's batch")
         for part in others:
             inner = node.value if isinstance(node, ast.keyword) else node
             if part is inner:
                 continue
             for one in part.elts if isinstance(part, (ast.Tuple, ast.List)) else [part]:
                 self.require(one, scope)
+
+    def _is_of_fixed_number(self, call: ast.Call, given: list[ast.expr], scope: Scope) -> bool:
+        """Return whether rows are given a first size that the script writes as a number: x.view(64, 10, -1)."""
+        sizes = given[1].elts if isinstance(given[1], (ast.Tuple, ast.List)) and given[1].elts else given[1:]
+        kind = self.loss_reader.kind(given[0], scope)
+        is_number = self.reader.value(sizes[0], scope).kind == FIXED and ast.unparse(sizes[0]) not in ("1", "-1")
+        return kind.has_rows and kind.axis == 0 and is_number and not isinstance(sizes[0], ast.Attribute)
 
     def _joins_losses(self, call: ast.Call, scope: Scope) -> bool:
         """Return whether Python's sum adds losses up."""
@@ -360,34 +379,3 @@ def _is_index(node: ast.AST, scope: Scope) -> bool:
     """Return whether a tuple is an index: x[a, b]."""
     parent = scope.source.parents.get(node)
     return isinstance(node, ast.Tuple) and isinstance(parent, ast.Subscript) and parent.slice is node
-
-
-def seeds(reader: ValueReader, node: ast.expr, scope: Scope) -> Iterator[Origin]:
-    """Yield where the rows of an expression come out of a model, or enter the function: the earliest places."""
-    found = closure([Origin(node, scope)], lambda origin: _earlier(reader, origin.node, scope))
-    yield from (origin for origin in found if not _earlier(reader, origin.node, scope))
-
-
-def _earlier(reader: ValueReader, node: ast.AST, scope: Scope) -> list[Origin]:
-    """Return the rows that the rows of an expression are computed from, in this function and after a model."""
-    if isinstance(node, ast.Name):
-        owner, bindings = live_bindings(node, scope)
-        values = [b.value for b in bindings if b.kind == "value" and b.value is not None and not b.path]
-        is_plain = owner is scope and len(values) == len(bindings)
-        is_plain &= all(reader.value(value, scope).kind in ROWS for value in values)
-        return [Origin(value, scope) for value in values] if is_plain else []
-    if isinstance(node, ast.Call) and (node in reader.project.batch_values.calls or _runs_own(reader, node, scope)):
-        return []
-    inner: list[ast.AST] = [*ast.iter_child_nodes(node)]
-    if isinstance(node, ast.Call):
-        receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        inner = [*receiver, *node.args, *(keyword.value for keyword in node.keywords)]
-    parts = [part for part in inner if isinstance(part, ast.expr)]
-    return [Origin(part, scope) for part in parts if reader.value(part, scope).kind in ROWS]
-
-
-def _runs_own(reader: ValueReader, node: ast.Call, scope: Scope) -> bool:
-    """Return whether a call runs a layer, or a function or an object of the project."""
-    values = reader.analysis.evaluate(node.func, scope)
-    is_made = any(isinstance(value, (Instance, Result, LocalFunction)) for value in values)
-    return is_made or bool(functions_inside(reader.analysis, node, scope))

@@ -25,6 +25,8 @@ from .reduction import backward_kind, plain_reader, reader_of
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+    from .reader import LossReader
+
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 IN_MODEL = "it is in the model, which an evaluation runs too"
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
@@ -47,6 +49,24 @@ class Coupling:
 def couplings(project: Project) -> list[Coupling]:
     """Return what couples the samples in the training losses, in source order."""
     return project.analysis.fact("couplings", lambda: sorted(_find(project), key=_order))
+
+
+def coupled_otherwise(project: Project) -> list[tuple[ast.expr, Scope]]:
+    """Return what couples the samples in the losses as they are written and is no plain sum or mean over the batch."""
+    reader = plain_reader(project)
+    found: dict[ast.expr, Scope] = {}
+    for path in project.paths:
+        call, scope = path.frames[0].node, path.frames[0].scope
+        assert isinstance(call, ast.Call)
+        if not is_of_all(project.analysis, project.distribution, path):
+            found |= {node: where for node, where in backward_kind(project, call, scope, reader).coupled}
+    return [
+        (node, scope)
+        for node, scope in sorted(found.items(), key=lambda place: (place[0].lineno, place[0].col_offset))
+        if node not in reader.in_models
+        and not any(term.counts for term in terms_at(project.analysis, node, scope))
+        and not _function_of(reader, node)
+    ]
 
 
 def is_brought_together(project: Project, scope: Scope) -> bool:
@@ -89,7 +109,7 @@ def _find(project: Project) -> Iterator[Coupling]:
 
 
 def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
-    function = _function_of(project, node)
+    function = _function_of(reader_of(project), node)
     reason = "" if function else "it is not a plain sum or mean"
     if node in reader_of(project).in_models and not _is_added_to_state(node, scope):
         reason = IN_MODEL
@@ -104,9 +124,9 @@ def _is_added_to_state(node: ast.expr, scope: Scope) -> bool:
     return isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Attribute)
 
 
-def _function_of(project: Project, node: ast.expr) -> str:
+def _function_of(reader: LossReader, node: ast.expr) -> str:
     """Return the function that makes a sum or a mean one of all ranks, "" for what is neither."""
-    hows = reader_of(project).reductions.get(node, set())
+    hows = reader.reductions.get(node, set())
     return FUNCTION_OF.get(next(iter(hows)), "") if len(hows) == 1 else ""
 
 
@@ -115,7 +135,8 @@ def has_statistics_alone(project: Project, write: Write) -> bool:
     kind = reader_of(project).kind(write.value, write.scope)
     if kind.has_rows or not kind.leaves:
         return False
-    return all(_function_of(project, node) and not obstacle(project, node, scope) for node, scope in kind.leaves)
+    reader = reader_of(project)
+    return all(_function_of(reader, node) and not obstacle(project, node, scope) for node, scope in kind.leaves)
 
 
 def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:

@@ -46,10 +46,10 @@ def counts_outputs(project: Project, number: ast.expr, scope: Scope) -> bool:
     return reader_of(project).samples.lists.is_fixed(number, scope)
 
 
-def backward_kind(project: Project, backward: ast.Call, scope: Scope) -> Kind:
+def backward_kind(project: Project, backward: ast.Call, scope: Scope, reader: LossReader | None = None) -> Kind:
     """Return how what a backward call starts from depends on the samples; with a gradient for each it is their sum."""
     assert isinstance(backward.func, ast.Attribute)
-    kind = loss_kind(project, backward.func.value, scope)
+    kind = (reader or reader_of(project)).kind(backward.func.value, scope)
     has_gradient = bool(backward.args) or any(keyword.arg == "gradient" for keyword in backward.keywords)
     return kinds.summed_up(kind) if has_gradient and kind.has_rows else kind
 

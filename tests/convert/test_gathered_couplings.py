@@ -1,0 +1,122 @@
+"""Losses that couple samples otherwise than by sums and means: the rows are gathered where all of it is followed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from convert.conversion import add_runtime, conversion
+
+SCRIPT = """\
+import itertools
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Correlations(nn.Module):
+    def forward(self, s, t):
+        return F.mse_loss(torch.cov(s.t()), torch.cov(t.t()))
+
+
+class Distances(nn.Module):
+    def forward(self, s, t):
+        return F.mse_loss(s @ s.t(), t @ t.t())
+
+
+class Moved(nn.Module):
+    def forward(self, s, t):
+        chosen = s[torch.randperm(len(s))]
+        return F.mse_loss(chosen @ s.t(), t @ t.t())
+
+
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.randint(0, 3, (32,))), batch_size=8)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    out = model(x)
+    LINES
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+GATHERED = {
+    "the hardest": 'each = F.cross_entropy(out, y, reduction="none")\nloss = each.topk(4)[0].mean()',
+    "softmax over the samples": (
+        'each = F.cross_entropy(out, y, reduction="none")\nloss = (each.detach().softmax(0) * each).sum()'
+    ),
+    "the scale of a batch": "low, high = out.min(), out.max()\nloss = F.mse_loss((out - low) / (high - low), x[:, :3])",
+    "covariances": "loss = Correlations()(out, x[:, :3])",
+    "correlation": "p, t = out[:, 0], x[:, 0]\nloss = 1 - F.cosine_similarity(p - p.mean(), t - t.mean(), dim=0)",
+    "pairs of classes": (
+        "best, others = out[y == 1, 0], out[y != 1, 0]\n"
+        "loss = F.softplus(others.unsqueeze(0) - best.unsqueeze(1)).mean()"
+    ),
+    "labels side by side": (
+        "d = torch.cdist(out, out)\nsame = y.unsqueeze(0) == y.unsqueeze(1)\n"
+        "loss = F.relu((d * same).max(1)[0] - (d + 1e6 * same).min(1)[0] + 0.3).mean()"
+    ),
+    "spread and covariance": (
+        "z = out - out.mean(0)\nspread = F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()\n"
+        "c = z.T @ z / (len(z) - 1)\nloss = spread + (c.pow(2).sum() - c.diagonal().pow(2).sum()) / 3"
+    ),
+}
+
+
+def text_of(folder: Path, lines: str) -> str:
+    result = conversion(folder, SCRIPT.replace("LINES", lines.replace("\n", "\n    ")))
+    assert not result.refusals
+    assert not [found for found in result.findings if not found.edits and found.code in ("RF302", "RF309")]
+    return next(file.text for file in result.files if file.path.name == "train.py")
+
+
+@pytest.mark.parametrize("form", GATHERED)
+def test_rows_are_gathered_and_nothing_is_left_to_the_user(tmp_path: Path, form: str) -> None:
+    assert "rd.loss.batch_rows(" in text_of(tmp_path, GATHERED[form])
+
+
+def test_the_training_is_that_of_one_process(tmp_path: Path) -> None:
+    """All forms one after the other in one script: a start of several processes takes seconds."""
+    lines = [line for form in GATHERED.values() for line in [*form.split("\n"), "total = total + loss"]]
+    text = text_of(tmp_path, "\n".join(["total = 0.0", *lines, "loss = total"]))
+    shown = 'print("weights", *(p.abs().sum().item() for p in model.parameters()))\n'
+    (tmp_path / "before.py").write_text((tmp_path / "train.py").read_text() + shown)
+    (tmp_path / "train.py").write_text(text.replace("rd.cleanup_distributed()", shown + "rd.cleanup_distributed()"))
+    add_runtime(tmp_path)
+    starts = [
+        [sys.executable, "before.py"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"],
+    ]
+    seen = []
+    for command in starts:
+        environment = {**os.environ, "RETROFIT_BATCH": "global", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        (line,) = {line for line in done.stdout.splitlines() if line.startswith("weights")}
+        seen.append([float(number) for number in line.split()[1:]])
+    assert seen[1] == pytest.approx(seen[0], rel=1e-9)
+
+
+def test_what_is_followed_is_gathered_also_next_to_what_is_not(tmp_path: Path) -> None:
+    lines = (
+        'name = input()\nif name == "distances":\n    loss = Distances()(out, x[:, :3])\n'
+        "else:\n    loss = Moved()(out, x[:, :3])"
+    )
+    result = conversion(tmp_path, SCRIPT.replace("LINES", lines.replace("\n", "\n    ")))
+    texts = "".join(file.text for file in result.files if file.path.name == "train.py")
+    messages = " ".join(str(finding.refusal) for finding in result.refusals)
+    assert "random" in messages + texts
+    assert "s @ s.t()" not in messages
+
+
+@pytest.mark.parametrize("shape", ["out.view(4, 2, -1)", "out.reshape(4, 2, 3)"])
+def test_rows_in_a_shape_of_a_fixed_batch_are_not_gathered(tmp_path: Path, shape: str) -> None:
+    lines = f"z = {shape}.mean(1)\nloss = torch.logsumexp(z @ z.t(), 1).mean()"
+    result = conversion(tmp_path, SCRIPT.replace("LINES", lines.replace("\n", "\n    ")))
+    assert "number of rows of one rank's batch" in str([finding.refusal for finding in result.refusals])
