@@ -273,14 +273,6 @@ def script(lines: str, before: str = "") -> str:
             "may not all come",
         ),
         (
-            "errors, order = torch.sort((out - y).abs().view(-1), 0, descending=True)\n"
-            "loss = (errors * y.view(-1)[order].cumsum(0)).sum()",
-            "",
-            "it is not a plain sum or mean",
-        ),
-        ("loss = torch.norm(out - y)", "", "it is not a plain sum or mean"),
-        ("loss = F.relu(1 - out.std(dim=0)).mean()", "", "it is not a plain sum or mean"),
-        (
             "loss = one(out, y)\nfor j in range(len(x)):\n    loss = loss + one(out[j], y[j])",
             IN_LOOP.partition("def LOSS")[0],
             "for one sample after the other",
@@ -291,6 +283,21 @@ def test_a_loss_that_cannot_be_made_global_is_listed(lines: str, before: str, wo
     found = [f for f in conversion(tmp_path, script(lines, before)).findings if f.code == "RF309"]
     found = [f for f in found if "it is in the model" not in f.message]  # x / x.sum() of the model above
     assert found and not any(f.edits for f in found) and all(words in f.message for f in found)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "errors, order = torch.sort((out - y).abs().view(-1), 0, descending=True)\n"
+        "loss = (errors * y.view(-1)[order].cumsum(0)).sum()",
+        "loss = torch.norm(out - y)",
+        "loss = F.relu(1 - out.std(dim=0)).mean()",
+    ],
+)
+def test_a_loss_that_is_no_function_of_sums_gets_the_rows_of_all_ranks(lines: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script(lines))
+    left = [f for f in result.findings if f.code == "RF309" and "it is in the model" not in f.message]
+    assert not left and "rd.loss.batch_rows(" in result.files[0].text
 
 
 SCALED = """\

@@ -72,9 +72,10 @@ def _find(project: Project) -> set[ast.Call]:
 def _is_summed(project: Project, path: Path) -> bool:
     frame = path.frames[0]
     assert isinstance(frame.node, ast.Call)
-    if is_of_all(project.analysis, project.distribution, path):
-        return False
-    return bool(backward_kind(project, frame.node, frame.scope).parts & {SUM, WHOLE})
+    parts = backward_kind(project, frame.node, frame.scope).parts
+    if WHOLE in parts:  # a sum next to a loss of gathered rows
+        return True
+    return SUM in parts and not is_of_all(project.analysis, project.distribution, path)
 
 
 def _stepped_after(project: Project, path: Path, optimizers: list[Optimizer]) -> set[ast.Call]:
