@@ -32,32 +32,39 @@ def supervised(z, classes):
 for images, labels in loader:
     supervised(model(images), labels).backward()  # RF303
 """,
-    # refused: which rows are one sample's is not known
+    # gathered before their order changes
     """\
 for images, labels in loader:
-    z = model(images).view(-1, 2, 2).transpose(0, 1).flatten(0, 1)
+    z = model(images).view(-1, 2, 2).transpose(0, 1).flatten(0, 1)  # RF303
+    loss = criterion(z @ z.T, torch.arange(len(z)))
+    loss.backward()
+""",
+    # refused: each rank draws an order of its own
+    """\
+for images, labels in loader:
+    z = model(images)[torch.randperm(len(images))]
     loss = criterion(z @ z.T, torch.arange(len(z)))  # RF303
     loss.backward()
 """,
     """\
 for images, labels in loader:
     a, b = model(images), model(labels)
-    z = torch.cat([a, b])
+    z = torch.cat([a, b])  # RF303
     losses = [
-        torch.mm(z, z.t().contiguous()),  # RF303
-        torch.matmul(z, z.transpose(0, 1)),  # RF303
-        z.mm(torch.t(z)),  # RF303
+        torch.mm(z, z.t().contiguous()),
+        torch.matmul(z, z.transpose(0, 1)),
+        z.mm(torch.t(z)),
         a.matmul(b.permute(1, 0)),  # RF303
-        torch.addmm(torch.zeros(len(z), len(z)), z, z.t()),  # RF303
-        torch.zeros(len(z), len(z)).addmm_(z, z.t(), beta=1, alpha=-2),  # RF303
-        torch.cdist(z, z, p=2),  # RF303
-        torch.pdist(z),  # RF303
+        torch.addmm(torch.zeros(len(z), len(z)), z, z.t()),
+        torch.zeros(len(z), len(z)).addmm_(z, z.t(), beta=1, alpha=-2),
+        torch.cdist(z, z, p=2),
+        torch.pdist(z),
         torch.einsum("ic,jc->ij", a, b),  # RF303
-        torch.einsum("ic, cj -> ij", z, z.T),  # RF303
-        F.cosine_similarity(z.unsqueeze(1), z.unsqueeze(0), dim=-1),  # RF303
+        torch.einsum("ic, cj -> ij", z, z.T),
+        F.cosine_similarity(z.unsqueeze(1), z.unsqueeze(0), dim=-1),
         nn.CosineSimilarity(dim=2)(a[:, None], b[None]),  # RF303
         (a.unsqueeze(0) - b.unsqueeze(1)).pow(2).sum(2),  # RF303
-        torch.matmul(z.transpose(0, 1), z.permute(1, 2, 0)),  # RF303
+        torch.matmul(z.transpose(0, 1), z.permute(1, 2, 0)),
         torch.bmm(a.transpose(0, 1), b.transpose(0, 1).transpose(1, 2)),  # RF303
         torch.einsum("btc,dtc->tbd", a, b),  # RF303
     ]
