@@ -92,8 +92,11 @@ def _returned(body: list[ast.stmt]) -> list[ast.expr]:
     return found
 
 
-def attribute_assignments(scope: Scope) -> Iterator[Binding]:
-    """Yield the bindings of `self.name` in a method, whatever its first parameter is called."""
+def attribute_assignments(scope: Scope, setters: Collection[str] = frozenset()) -> Iterator[Binding]:
+    """Yield the bindings of `self.name` in a method, whatever its first parameter is called.
+
+    `setters`: methods that set an attribute by its name, as `setattr` does: self.add_module("head", head).
+    """
     method = scope
     while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
         method = method.parent
@@ -110,6 +113,21 @@ def attribute_assignments(scope: Scope) -> Iterator[Binding]:
             yield from _attribute_targets(node.target, names[0], Binding("", node, "item", node.iter))
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             yield from _attribute_targets(node.optional_vars, names[0], Binding("", node, "enter", node.context_expr))
+        elif isinstance(node, ast.Call):
+            yield from _set_by_name(node, names[0], setters)
+
+
+def _set_by_name(call: ast.Call, receiver: str, setters: Collection[str]) -> Iterator[Binding]:
+    """Yield the binding that setattr(self, "name", value), or self.setter("name", value), makes."""
+    is_setattr = isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3
+    is_setter = isinstance(call.func, ast.Attribute) and call.func.attr in setters and len(call.args) == 2
+    if not is_setattr and not is_setter:
+        return
+    owner = call.args[0] if is_setattr else call.func.value  # type: ignore[attr-defined]
+    name, value = call.args[-2:]
+    is_own = isinstance(owner, ast.Name) and owner.id == receiver
+    if is_own and isinstance(name, ast.Constant) and isinstance(name.value, str):
+        yield Binding(name.value, call, "value", value)
 
 
 def _attribute_targets(target: ast.expr, receiver: str, whole: Binding) -> Iterator[Binding]:

@@ -32,6 +32,7 @@ class Library:
     kept_arguments: Mapping[str, list[str]] = field(default_factory=dict)  # parameters that are attributes later
     moving_methods: Collection[str] = frozenset()  # as statements: the object is another one from here on
     filling_methods: Collection[str] = frozenset()  # as statements: the object is the same, with other content
+    setting_methods: Collection[str] = frozenset()  # of objects: set an attribute by its name
     starting_with_rank: Collection[str] = frozenset()  # start processes that are given their number first
     starting: Collection[str] = frozenset({"multiprocessing.Process"})  # start a process
     functional_packages: Collection[str] = frozenset()  # their functions keep nothing of what they are given

@@ -25,6 +25,7 @@ TORCH = Library(
     kept_arguments=data.KEPT_ARGUMENTS,
     moving_methods=modules.MOVING,
     filling_methods=modules.FILLING,
+    setting_methods=modules.SETS_ATTRIBUTE,
     starting_with_rank=distributed.SPAWNS,
     starting=distributed.STARTS_PROCESS,
     functional_packages=tensors.ARRAY_PACKAGES,

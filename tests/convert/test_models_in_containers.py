@@ -168,3 +168,79 @@ def test_a_name_that_holds_one_model_or_a_list_of_them_is_wrapped_either_way(tmp
         lines = converted(tmp_path, SCRIPT.replace("BUILT", built).replace("LOSS", loss))
         assert "nets = rd.model.distribute_models(nets)" in lines
         assert not any("rd.distribute_model(nets)" in line for line in lines)
+
+
+RUN = """
+def run(x, net, query, scale=1.0):
+    return query(x, net) * scale
+
+
+def render(x, **options):
+    return run(x, **options)
+
+
+def build():
+    net = Net()
+    parameters = list(net.parameters())
+    query = lambda inputs, function: torch.cat([function(part) for part in inputs.split(2)])
+    optimizer = optim.SGD(params=parameters, lr=0.1)
+    options = WRITTEN
+    return options, parameters, optimizer
+
+
+options, parameters, optimizer = build()
+for (x,) in loader:
+    loss = LOSS.mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("written", ['{"net": net, "query": query, "scale": 2.0}', "dict(net=net, query=query)"])
+@pytest.mark.parametrize("loss", ["run(x, **options)", "render(x, **options)", 'options["net"](x)'])
+def test_a_model_among_the_options_that_a_function_returns(written: str, loss: str, tmp_path: Path) -> None:
+    script = SCRIPT[: SCRIPT.index("BUILT")] + RUN.replace("WRITTEN", written).replace("LOSS", loss)
+    (wrapped,) = [line for line in converted(tmp_path, script) if "distribute_model" in line]
+    assert wrapped in ("options = rd.model.distribute_models(options)", "net = rd.distribute_model(net)")
+
+
+NAMED = """
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        net = Net()
+        SET
+        self.optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+    def process(self, x):
+        return self.inner(x).mean()
+
+    def backward(self, loss):
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+pair = Pair()
+for (x,) in loader:
+    pair.backward(pair.process(x))
+"""
+
+
+@pytest.mark.parametrize(
+    "statement", ['self.add_module("inner", net)', 'setattr(self, "inner", net)', 'self.register_module("inner", net)']
+)
+def test_a_model_that_gets_its_name_by_a_text(statement: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT[: SCRIPT.index("BUILT")] + NAMED.replace("SET", statement))
+    place = lines.index("net = rd.distribute_model(net)")
+    assert lines[place - 1] == "net = Net()" and lines[place + 1] == statement
+
+
+def test_a_model_is_wrapped_after_it_shares_its_weight(tmp_path: Path) -> None:
+    built = (
+        "encoder, decoder = nn.Linear(4, 4), nn.Linear(4, 4)\ndecoder.weight = encoder.weight\n"
+        "optimizer = optim.SGD([*encoder.parameters(), decoder.bias], lr=0.1)"
+    )
+    lines = converted(tmp_path, SCRIPT.replace("BUILT", built).replace("LOSS", "loss = decoder(encoder(x)).mean()"))
+    assert lines.index("decoder.weight = encoder.weight") < lines.index("decoder = rd.distribute_model(decoder)")

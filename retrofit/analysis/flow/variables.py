@@ -173,11 +173,20 @@ def _parts_set(analysis: Analysis, scope: Scope) -> list[tuple[ast.Assign, list[
     """Return the statements that give an object a new part, with the expressions of it: `model.fc = Linear(8, 2)`."""
     known: dict[Scope, list[tuple[ast.Assign, list[ast.expr]]]] = analysis.fact("parts set", dict)
     if scope not in known:
-        made = [
-            node for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        ]
-        known[scope] = [(node, _holders(target)) for node in made for target in node.targets]
+        set_here = [(n, target) for n in own_nodes(scope.node) if isinstance(n, ast.Assign) for target in n.targets]
+        known[scope] = [(n, _holders(target)) for n, target in set_here if _is_part(analysis, target, n.value, scope)]
     return known[scope]
+
+
+def _is_part(analysis: Analysis, target: ast.expr, value: ast.expr, scope: Scope) -> bool:
+    """Return whether what is set is a part of its own, or one of another object: `head.weight = body.weight`."""
+    if isinstance(value, ast.Call):
+        return True
+    if not isinstance(target, (ast.Attribute, ast.Subscript)):
+        return False
+    if isinstance(value, ast.Attribute) and isinstance(target, ast.Attribute) and value.attr == target.attr:
+        return True
+    return any(analysis.library.is_replaced(analysis, made) for made in analysis.evaluate(value, scope))
 
 
 def _holders(target: ast.expr) -> list[ast.expr]:

@@ -98,7 +98,7 @@ class Classes:
             found: dict[str, list[tuple[Binding, Scope]]] = defaultdict(list)
             for scope in class_scope.walk():
                 if scope.is_function and scope.enclosing_class() is class_scope:
-                    for binding in attribute_assignments(scope):
+                    for binding in attribute_assignments(scope, self._analysis.library.setting_methods):
                         found[binding.name].append((binding, scope))
             self._attributes[class_scope] = found
         return self._attributes[class_scope]

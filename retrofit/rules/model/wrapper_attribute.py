@@ -9,11 +9,20 @@ from retrofit.analysis.edits import call_through, surround
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import External, Instance, LocalClass
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.data_parallel import asked_for
-from retrofit.training.torch_api.modules import DATA_PARALLEL, OF_ANY_MODULE, RUN_A_MODEL
+from retrofit.training.model.modules import is_module
+from retrofit.training.torch_api.modules import (
+    ANY_MODULE,
+    DATA_PARALLEL,
+    DDP,
+    MODULE_PACKAGES,
+    OF_ANY_MODULE,
+    RUN_A_MODEL,
+)
 
 RULE = CATALOG["RF207"]
 INVALID = [
@@ -22,6 +31,8 @@ content = {"arch": type(model).__name__}
 """,
     """\
 layers = list(model.children())  # RF207
+if isinstance(model, (Net, nn.Linear)):  # RF207
+    print("a model of ours")
 names = [name for name, _ in model.named_modules()]  # RF207
 traced = torch.jit.trace(model, torch.ones(1, 4))  # RF207
 """,
@@ -43,8 +54,10 @@ content = {"arch": type(rd.unwrap_model(model)).__name__}
 names = [name for name, _ in model.named_parameters()]
 size = sum(p.numel() for p in model.parameters())
 """,
-    # another object
+    # another object, or what every wrapper is, too
     """\
+is_module = isinstance(model, nn.Module)
+layers = [layer for layer in rd.unwrap_model(model).modules() if isinstance(layer, nn.Linear)]
 content = {"optimizer": type(optimizer).__name__, "loss": criterion.__class__.__name__}
 """,
     # a script that wraps the model itself asks on purpose
@@ -88,9 +101,22 @@ def _runs_it(project: Project, node: ast.AST, scope: Scope) -> bool:
 
 
 def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
-    """Return the expression of the model in `type(model)` and `model.children()`."""
+    """Return the expression of the model in `type(model)`, `isinstance(model, Net)` and `model.children()`."""
     if isinstance(node, ast.Attribute) and node.attr in OF_ANY_MODULE:
         return node.value
     if isinstance(node, ast.Call) and len(node.args) == 1 and project.analysis.called(node, scope) == {"type"}:
         return node.args[0]
+    if isinstance(node, ast.Call) and len(node.args) == 2 and project.analysis.called(node, scope) == {"isinstance"}:
+        return node.args[0] if _is_of_models(project, node.args[1], scope) else None
     return None
+
+
+def _is_of_models(project: Project, kind: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a class of models, or a tuple of them, that no wrapper is of: not nn.Module itself."""
+    parts = kind.elts if isinstance(kind, (ast.Tuple, ast.List)) else [kind]
+    values = [value for part in parts for value in project.analysis.evaluate(part, scope)]
+    names = {value.name for value in values if isinstance(value, External)}
+    if names & (DATA_PARALLEL | DDP | ANY_MODULE):
+        return False
+    is_own = any(isinstance(v, LocalClass) and is_module(project.analysis, Instance(v.scope)) for v in values)
+    return is_own or any(name.startswith((*MODULE_PACKAGES, "transformers.", "peft.", "timm.")) for name in names)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import stored_as
-from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, variables_of
+from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, upstream, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -42,13 +42,20 @@ def variables_holding(analysis: Analysis, node: ast.expr, scope: Scope) -> set[V
 
 
 def entries_of(analysis: Analysis, container: Variable) -> set[Variable]:
-    """Return the variables of what is put into a container."""
+    """Return the variables of what is put into a container, also by the function that returns it."""
+    return {entry for holder in (container, *upstream(analysis, container)) for entry in _entries(analysis, holder)}
+
+
+def _entries(analysis: Analysis, container: Variable) -> set[Variable]:
     parts = [(stored.value, stored.scope) for stored in stored_as(analysis, container.scope, container.name)]
     for assignment in assignments_to(analysis, container):
         display = assignment.value
+        entries: list[ast.expr] = []
         if isinstance(display, (ast.List, ast.Tuple, ast.Dict)):
             entries = display.values if isinstance(display, ast.Dict) else display.elts
-            parts += [(entry, assignment.scope) for entry in entries]
+        elif isinstance(display, ast.Call) and "dict" in analysis.called(display, assignment.scope):
+            entries = [keyword.value for keyword in display.keywords if keyword.arg is not None]
+        parts += [(entry, assignment.scope) for entry in entries]
     return {variable for part, scope in parts for variable in variables_of(analysis, part, scope)}
 
 

@@ -8,6 +8,7 @@ from .tensors import DETACHES, FLOAT_CASTS, GRAPH, MOVES, RETURNS_ITSELF, SAME_T
 # Packages of modules: of the layers, of the classes that a project's own modules are derived from.
 LAYER_PACKAGE = "torch.nn."
 MODULE_PACKAGES = (LAYER_PACKAGE, "torchvision.models.")
+ANY_MODULE = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module"})  # the class that all of them have
 
 # Wrappers of a model: torch's for the GPUs of one process, as objects and as functions of a model and its inputs.
 DATA_PARALLEL = frozenset(
@@ -88,6 +89,8 @@ MODULE_CONTAINERS = frozenset({"torch.nn.ModuleList", "torch.nn.ModuleDict", "to
 PARAMETER_CONTAINERS = frozenset({"torch.nn.ParameterList", "torch.nn.ParameterDict"})
 PARAMETERS_OF_LAYERS = frozenset({"weight", "bias"})
 REGISTER_BUFFER = "register_buffer"
+# Methods of a module that set an attribute of it by name.
+SETS_ATTRIBUTE = frozenset({"add_module", "register_module", "register_parameter"})
 
 # Layers of torch.nn by the beginning of their names: with parameters; full names of those that draw random numbers.
 WITH_PARAMETERS = (

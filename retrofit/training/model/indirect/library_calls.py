@@ -12,8 +12,9 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
-from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
+from retrofit.analysis.values.kinds import Display, Instance, LocalClass, LocalFunction, Result
+from retrofit.training.torch_api.launch import HOLDS_ATTRIBUTES
+from retrofit.training.torch_api.modules import CHILDREN, MODULE_CONTAINERS, MODULES, RUNS_NOTHING
 
 from ...loops import Path
 from ..containers import held_in
@@ -48,8 +49,15 @@ def runs_of(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[Run]:
     if not _is_method(call) or any(isinstance(value, OF_PROJECT) for value in analysis.evaluate(call.func, scope)):
         return
     assert isinstance(call.func, ast.Attribute)
-    if call.func.attr not in RUNS_NOTHING | CHILDREN | MODULES:
+    if call.func.attr not in RUNS_NOTHING | CHILDREN | MODULES and not _is_container(analysis, call.func.value, scope):
         yield call, scope, call.func.attr, call.func.value
+
+
+def _is_container(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an object holds models: `nets` of nets.items() and, with attributes for entries, of nets.first."""
+    holders = MODULE_CONTAINERS | HOLDS_ATTRIBUTES
+    values = analysis.evaluate(node, scope)
+    return any(isinstance(v, Display) or (isinstance(v, Result) and v.builder in holders) for v in values)
 
 
 def _is_method(call: ast.Call) -> bool:
