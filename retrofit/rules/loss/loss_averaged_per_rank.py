@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.flow.sources import Origin, Part, origins
 from retrofit.analysis.flow.stored import literal_key
@@ -24,12 +24,13 @@ from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
-from retrofit.training.losses.uneven_rows import has_uneven_rows
+from retrofit.training.losses.uneven_rows import has_uneven_rows, pads_samples
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
 
 RULE = CATALOG["RF302"]
 COMPARING = COMPARISONS | {"bool", "nonzero"}
+ROWS_OF_TOKENS = RESHAPES | {"transpose", "permute"}
 KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
 HELP_CHOSEN = (
@@ -43,6 +44,13 @@ OF_TOKENS = "the model's loss is the mean over the tokens of this process's batc
 HELP_TOKENS = (
     "give the mean of each process its weight: n = (labels != -100).sum(), of labels[..., 1:] for a causal model; "
     "loss = loss * n / rd.loss.rank_share(rd.loss.batch_count(n))"
+)
+PADDED = (
+    "samples are as long as the longest one of this process's share: a mean over their positions counts other padding"
+)
+HELP_PADDED = (
+    "pad to one length that is fixed, or leave the padding out of the mean (ignore_index, a mask); where it is over "
+    "samples, and the model does not see the padding, nothing has to be done"
 )
 HELP_NONLINEAR = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
@@ -63,6 +71,27 @@ for images, labels in loader:
     loss = loss + chosen.mean(dim=0).sum()  # RF302
     loss.backward()
 """,
+    # the padding counts
+    """\
+def collate(batch):
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+for inputs in DataLoader(dataset, batch_size=4, collate_fn=collate):
+    loss = nn.functional.l1_loss(model(inputs), inputs)  # RF302
+    loss.backward()
+""",
+    """\
+def collate(batch):
+    longest = max(len(tokens) for tokens in batch)
+    return torch.stack([nn.functional.pad(tokens, (0, longest - len(tokens))) for tokens in batch])
+
+
+criterion = nn.CrossEntropyLoss()
+for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
+    loss = criterion(model(tokens).view(-1, 9), tokens.view(-1))  # RF302
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -80,6 +109,17 @@ for images, labels in loader:
     factor = torch.ones(2)[torch.where(labels > 0, 1, 0)]
     loss = loss + errors[:, [0]].mean() + (factor * errors).mean()
     loss = loss + torch.stack([errors[k][labels[k] > 0].mean() for k in range(len(labels))]).mean()
+    loss.backward()
+""",
+    # padding that counts nothing, or that is the same everywhere
+    """\
+def collate(batch):
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+criterion = rd.loss.distribute_criterion(nn.CrossEntropyLoss(ignore_index=0))
+for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
+    loss = criterion(model(tokens).flatten(0, 1), tokens.flatten())
     loss.backward()
 """,
     # these count nothing
@@ -120,6 +160,8 @@ def find(project: Project) -> Iterator[Finding]:
             is_settled = project.batch_values.is_settled(node, scope)
             edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
+        elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
+            yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
             message = "the mean is over the elements that are chosen from this process's batch"
             yield found(RULE, scope.source, node, message, help=HELP_CHOSEN)
@@ -183,6 +225,14 @@ def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:
 def _counts(project: Project, term: Term) -> bool:
     is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
     return (term.counts and is_known) or _is_of_some(project, term) or _is_of_uneven_rows(project, term)
+
+
+def _is_over_padding(project: Project, term: Term) -> bool:
+    """Return whether a mean can be over all positions of padded samples: of each entry, or of a row for each token."""
+    if term.reduction != MEAN or project.distribution.is_by_hand or not pads_samples(project):
+        return False
+    is_of_rows = term.name in COUNTED and any(last_name(p) in ROWS_OF_TOKENS for p in ast.walk(term.call))
+    return term.name in ELEMENTWISE or is_of_rows
 
 
 def _is_of_uneven_rows(project: Project, term: Term) -> bool:

@@ -1,4 +1,4 @@
-"""Batches whose rows are not samples: the nodes of several graphs, the tokens or points of several samples."""
+"""Batches whose rows are not samples: the nodes of several graphs, the tokens of several samples; padded samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.data import GRAPH_LOADERS, LOADER_PARAMETERS, OF_GRAPHS
-from retrofit.training.torch_api.tensors import JOINS
+from retrofit.training.torch_api.tensors import JOINS, PADS_TO_LONGEST
 
 from ..data.loaders import TRAIN
 from ..data.shards import builders_of
@@ -41,8 +41,37 @@ def _is_about_graphs(node: ast.AST) -> bool:
     return name == "batch" or bool(OF_GRAPHS.search(name))
 
 
+def pads_samples(project: Project) -> bool:
+    """Return whether the samples of a training batch are made as long as the longest one of them."""
+    return project.analysis.fact("padded samples", lambda: _pads_samples(project))
+
+
+def _pads_samples(project: Project) -> bool:
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    built = [place for loader in loaders for place in builders_of(project.analysis, loader)]
+    run = [place for call, scope in built for place in _run_by_collate(project, call, scope)]
+    calls = [(node, where) for node, where in run if isinstance(node, ast.Call)]
+    names = {name for call, where in calls for name in project.analysis.called(call, where)}
+    takes_longest = any(_is_longest(call) for call, _ in calls)
+    return bool(names & PADS_TO_LONGEST) or takes_longest
+
+
+def _is_longest(call: ast.Call) -> bool:
+    """Return whether this is `max(len(x) for x in batch)`, `max(lengths)` or `max(x.shape[0] for x in batch)`."""
+    if last_name(call) != "max" or not isinstance(call.func, ast.Name) or len(call.args) != 1:
+        return False
+    words = {last_name(part) for part in ast.walk(call.args[0])}
+    return bool(words & {"len", "shape", "size"}) or any("len" in word.lower() for word in words)
+
+
 def _joins_samples(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a loader puts the rows of its samples one after the other, by a collate_fn of the project."""
+    run = _run_by_collate(project, call, scope)
+    return any(isinstance(node, ast.Call) and _is_join(project, node, where) for node, where in run)
+
+
+def _run_by_collate(project: Project, call: ast.Call, scope: Scope) -> list[tuple[ast.AST, Scope]]:
+    """Return the nodes that the collate_fn of a loader runs, where it is one of the project."""
     analysis = project.analysis
     given = arguments_given(analysis, call, scope, [*LOADER_PARAMETERS, "collate_fn"], "collate_fn")
     for value in analysis.evaluate(call.func, scope):
@@ -54,8 +83,7 @@ def _joins_samples(project: Project, call: ast.Call, scope: Scope) -> bool:
     functions = [value for value in values if isinstance(value, LocalFunction)]
     objects = [analysis.classes.method(value.scope, "__call__") for value in values if isinstance(value, Instance)]
     starts = [function for function in (*functions, *objects) if function is not None]
-    run = nodes_run(analysis, [(node, f.scope) for f in starts for node in ast.iter_child_nodes(f.node)])
-    return any(isinstance(node, ast.Call) and _is_join(project, node, where) for node, where in run)
+    return list(nodes_run(analysis, [(node, f.scope) for f in starts for node in ast.iter_child_nodes(f.node)]))
 
 
 def _is_join(project: Project, call: ast.Call, scope: Scope) -> bool:

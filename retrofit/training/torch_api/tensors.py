@@ -142,4 +142,5 @@ EINSUM = "torch.einsum"
 # Distances of each row of one matrix to each row of another, of a matrix to its own rows.
 DISTANCES = frozenset({"torch.cdist"})
 DISTANCES_WITHIN = frozenset({"torch.pdist", "torch.nn.functional.pdist"})
+PADS_TO_LONGEST = frozenset({"torch.nn.utils.rnn.pad_sequence"})
 PACK_SEQUENCE = "torch.nn.utils.rnn.pack_padded_sequence"
