@@ -66,6 +66,8 @@ def test_all_processes_have_what_rank_0_has(made: str, line: str, tmp_path: Path
         "chars = sorted(set(text))",
         "sizes = list({len(word) for word in text.split()})",
         "numbers = [n for n in {1, 2, 3}]",
+        "ids = [int(i) for i in '1 2'.split()]\nunique = list(set(ids))",
+        "for line in text.split():\n    chars = list(set(line))",
         "known = set(text)\nfor char in known:\n    known.discard('x')",
         "rng = np.random.default_rng(0)\nrandom.seed(1)",
         "print(list(set(text)))\nnp.save('chars.npy', list(set(text)))",

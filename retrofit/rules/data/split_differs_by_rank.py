@@ -187,7 +187,8 @@ def _own_values(project: Project) -> Iterator[Finding]:
         source, statement = own.scope.source, own.scope.source.statement(own.node)
         is_imported = own.scope.parent is None and source is not project.entry and import_of_early(project) is None
         edits: list[Edit] = []
-        if not is_imported and not is_early(project, statement, own.scope):
+        is_once = own.kind == SAMPLER_SEED or not own.is_repeated
+        if is_once and not is_imported and not is_early(project, statement, own.scope):
             edits = list(_shared_with_all(own, statement))
         yield found(RULE, source, own.node, MESSAGES[own.kind], edits, help="" if edits else HELPS[own.kind])
 

@@ -25,22 +25,40 @@ from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SETS = frozenset({"set", "frozenset"})
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
 LISTS = frozenset({"list", "tuple"})
 IN_ORDER = LISTS | {"enumerate", "iter", "zip", "map", "dict.fromkeys", "join"}
 NO_ORDER = SETS | {"sorted", "len", "sum", "min", "max", "any", "all", "isinstance", "update", "Counter"}
-NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool"})
+NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool", "arange", "randint", "randperm"})
 ORDER, GENERATOR, HASH, SEED, SAMPLER_SEED = "order", "generator", "hash", "seed", "seed in a sampler"
 
 
 @dataclass(frozen=True)
 class OwnValue:
-    """A value that differs by process. `kind` is one of the constants above; an order is that of the set `node`."""
+    """A value that differs by process. `kind` is one of the constants above; an order is that of the set `node`.
+
+    `is_repeated`: it is made in a loop, where sharing it each time would take long.
+    """
 
     kind: str
     node: ast.expr
     scope: Scope
+
+    @property
+    def is_repeated(self) -> bool:
+        inner: ast.AST = self.node
+        for outer in self.scope.source.ancestors(self.node):
+            if outer is self.scope.node:
+                return False
+            is_again = isinstance(outer, ast.While) or (
+                isinstance(outer, (ast.For, ast.comprehension)) and inner is not outer.iter
+            )
+            if is_again or (isinstance(outer, COMPREHENSIONS) and inner is not outer.generators[0]):
+                return True
+            inner = outer
+        return False
 
 
 def own_values(project: Project) -> Iterator[OwnValue]:
@@ -138,13 +156,19 @@ def is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 def _is_of_texts(analysis: Analysis, value: object) -> bool:
     if isinstance(value, Result):
-        return value.builder in SETS and not any(_is_of_numbers(part) for part in value.call.args)
+        return value.builder in SETS and not any(_has_numbers(analysis, part, value.scope) for part in value.call.args)
     if isinstance(value, Display) and isinstance(value.node, ast.BinOp):
         return is_set(analysis, value.node, value.scope)
     if not isinstance(value, Display) or not isinstance(value.node, (ast.Set, ast.SetComp)):
         return False
     parts = value.node.elts if isinstance(value.node, ast.Set) else [value.node.elt]
     return not all(_is_of_numbers(part) for part in parts)
+
+
+def _has_numbers(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    values = list(analysis.evaluate(node, scope)) if isinstance(node, ast.Name) else []
+    made = [value.node for value in values if isinstance(value, Display)]
+    return _is_of_numbers(node) or (bool(made) and len(made) == len(values) and all(map(_is_of_numbers, made)))
 
 
 def _is_of_numbers(node: ast.expr) -> bool:
