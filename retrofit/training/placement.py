@@ -36,7 +36,8 @@ def after_variable(
     assignments that may come later, if there are others; `also`: other statements that have to come before.
     """
     assignments = [a for a in (*assignments_to(analysis, variable), *also) if not isinstance(a.value, ast.Constant)]
-    assignments = [assignment for assignment in assignments if not passes_over(assignment)] or assignments
+    kept = [assignment for assignment in assignments if not passes_over(assignment)]
+    assignments = assignments if all(a.only_fills for a in kept) else kept  # what fills an object makes none
     scopes = {assignment.scope for assignment in assignments}
     if len(scopes) > 1:
         own = [assignment for assignment in assignments if assignment.scope is variable.scope]

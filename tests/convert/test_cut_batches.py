@@ -112,3 +112,51 @@ def test_parts_of_one_batch_or_of_what_a_policy_plays_are_refused(tmp_path: Path
     text = f"{START}{before}    for k in np.array_split(rows, 12):\n{step}"
     text = text.replace("import random\n", "import random\n\nfrom simulation import environment\n", 1)
     assert any("np.array_split" in finding.refusal for finding in conversion(tmp_path, text).refusals)
+
+
+LIST_OF_ROWS = """\
+import random
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+random.seed(0)
+batch_size = 4
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 3), nn.Linear(3, 9)
+
+    def forward(self, ids, labels):
+        return nn.functional.cross_entropy(self.head(self.embed(ids)).flatten(0, 1), labels.flatten()), None
+
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+samples = []
+start = 0
+while start < 200:
+    samples.append([random.randrange(9) for _ in range(5)])
+    start += 5
+random.shuffle(samples)
+for step in range(len(samples) // batch_size):
+    batch = samples[step * batch_size : (step + 1) * batch_size]
+    rows = []
+    for ids in batch:
+        {put}
+    rows = torch.tensor(rows)
+    loss, _ = model.forward(ids=rows, labels=rows)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("put", ["rows.append(ids)", "rows.append([int(x) for x in ids])", "rows += [list(ids)]"])
+def test_rows_of_a_slice_that_are_put_into_a_list_one_by_one(tmp_path: Path, put: str) -> None:
+    lines = converted(tmp_path, LIST_OF_ROWS.format(put=put))
+    size = "rd.data.batch_of_ranks(batch_size)"
+    assert f"batch = rd.data.own_part(samples[step * {size} : (step + 1) * {size}])" in lines

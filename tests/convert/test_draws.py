@@ -523,3 +523,49 @@ def test_a_refusal_says_where_all_of_the_data_is_used(tmp_path: Path) -> None:
     refused = conversion(tmp_path, START + loop("x, y = X, Y"))
     (refusal,) = {finding.refusal for finding in refused.refusals}
     assert "every step computes its loss from all of the data" in refusal
+
+
+SIZE_OF_A_CALL = """\
+import numpy as np
+import torch
+from torch import nn
+
+data = torch.randn(100, 4)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+
+def get_batch(batch_size=256):
+    indices = np.random.choice(100, size=batch_size)
+    {rows}
+
+
+def step(size=64):
+    x = get_batch(size)
+    loss = model(x).view({shape}).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+for _ in range(9):
+    step(16)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "expected"),
+    [
+        ("return data[indices]", "size, 1", "loss = model(x).view(rd.data.own_batch_size(size), 1).pow(2).mean()"),
+        (
+            "return torch.stack([data[indices[row]] for row in range(batch_size)])",
+            "-1, 1",
+            "return torch.stack([data[indices[row]] for row in range(rd.data.own_batch_size(batch_size))])",
+        ),
+    ],
+)
+def test_a_size_that_callers_give_is_that_of_the_batch_in_hand(
+    tmp_path: Path, rows: str, shape: str, expected: str
+) -> None:
+    assert expected in converted(tmp_path, SIZE_OF_A_CALL.format(rows=rows, shape=shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -393,3 +394,30 @@ for mode in ("train", "val"):
 """
     line = "loaders = dict(train=rd.distribute_loader(DataLoader(data, 4)), val=DataLoader(data, 3))"
     assert line in converted(tmp_path, script)
+
+
+OWN_BATCHES = """\
+class Batches:
+    def __init__(self, rows, size):
+        self.rows, self.size = rows, size
+
+    def __len__(self):
+        return len(self.rows) // self.size
+
+    def __iter__(self):
+        order = torch.randperm(len(self.rows))
+        for number in range(len(self)):
+            yield (self.rows[order[number * self.size : (number + 1) * self.size]],)
+
+
+rows = torch.randn(16, 3)
+"""
+
+
+@pytest.mark.parametrize("filled", ["loader.rows = rows * 2", "loader.size = 2", "loader.rows, loader.size = rows, 2"])
+def test_what_a_branch_changes_in_own_batches_is_not_where_they_are_made(tmp_path: Path, filled: str) -> None:
+    body = f"loader = Batches(rows, 4)\nif run == 'warmup':\n    {filled}\nsteps = len(loader)\n" + LOOP
+    script = HEAD + OWN_BATCHES + "def main(run):\n" + textwrap.indent(body, "    ") + "\n\nmain('warmup')\nmain(1)\n"
+    (text,) = (file.text for file in conversion(tmp_path, script).files if file.path.name == "train.py")
+    assert text.count("rd.distribute_loader(") == 1
+    assert "\n    loader = rd.distribute_loader(loader)\n" in text  # not in the branch

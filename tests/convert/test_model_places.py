@@ -315,3 +315,58 @@ for x, y in loader:
 def test_the_loss_that_a_function_returns_with_the_model_is_not_wrapped(tmp_path: Path) -> None:
     lines = converted(tmp_path, FACTORY)
     assert [line for line in lines if "distribute_model" in line] == ["model = rd.distribute_model(model)"]
+
+
+def test_two_functions_that_hand_their_models_to_a_third_one(tmp_path: Path) -> None:
+    script = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+
+
+def restored(model, path):
+    model.load_state_dict(torch.load(path))
+    return model
+
+
+def train(path=None):
+    model = nn.Linear(4, 1)
+    if path:
+        model = restored(model, path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data, batch_size=8):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+def predict(path):
+    model = nn.Linear(4, 1)
+    model = restored(model, path)
+    return model(torch.zeros(1, 4))
+
+
+train()
+"""
+    lines = converted(tmp_path, script)
+    assert lines.count("model = rd.distribute_model(model)") == 1
+    assert lines.index("model = rd.distribute_model(model)") < lines.index("def predict(path):")
+
+
+def test_the_forward_pass_of_a_model_of_a_library_by_its_name(tmp_path: Path) -> None:
+    script = """\
+import torch
+import transformers
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.zeros(64, 4).long()), batch_size=8)
+model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model.forward(input_ids=x, labels=x)[0].backward()
+    optimizer.step()
+"""
+    assert "model = rd.distribute_model(model)" in converted(tmp_path, script)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
+from retrofit.analysis.flow.calls.parameters import given_for
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
@@ -27,13 +29,21 @@ class BatchSizes:
         built = [(call, source) for source in sources for call in calls if call in source.parents]
         self.known = {size for place in built for size in self._read_by(*place)}
         drawn = [place for draw in draws.batches.values() for place in draw.sizes]
-        self.known |= {self._identity(*place) for place in (*drawn, *draws.split_sizes)}
+        read = closure([*drawn, *draws.split_sizes], self._given)
+        self.known |= {self._identity(*place) for place in read}
         self.known -= {None}
 
     def _read_by(self, call: ast.Call, source: Source) -> Iterator[object]:
         scope = self.analysis.scope_at(source, call)
         for size in arguments_given(self.analysis, call, scope, LOADER_PARAMETERS, "batch_size"):
             yield self._identity(*size)
+
+    def _given(self, place: tuple[ast.expr, Scope]) -> Iterator[tuple[ast.expr, Scope]]:
+        """Yield what callers give for a size that is a parameter where the batch is drawn."""
+        node, scope = place
+        for binding, where in bindings_of(self.analysis, node, scope) if isinstance(node, ast.Name) else ():
+            if binding.kind == "parameter":
+                yield from ((given, site) for given, site, _ in given_for(self.analysis, binding.name, where, ()))
 
     def __contains__(self, place: tuple[ast.AST, Scope]) -> bool:
         node, scope = place
@@ -46,6 +56,6 @@ class BatchSizes:
         values = self.analysis.evaluate(node, scope)
         if len(values) == 1:
             return values
-        bindings = bindings_of(self.analysis, node, scope)  # set once, to one of several settings
-        is_set_once = len(bindings) == 1 and bindings[0][0].kind == "value"
+        bindings = bindings_of(self.analysis, node, scope)  # set once, to one of several settings, or by the callers
+        is_set_once = len(bindings) == 1 and bindings[0][0].kind in ("value", "parameter")
         return bindings[0] if is_set_once else None

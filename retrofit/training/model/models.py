@@ -76,8 +76,19 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         and not is_trained.only_looks(model)
         and not _runs_inside(model, whole)
         and not _is_given_to(analysis, model.variable, whole, paths)
-        and not upstream(analysis, model.variable) & set(models)  # another name for one of them: `net = model.eval()`
+        and not _is_other_name(analysis, model.variable, set(models), is_trained.variables)
     ]
+
+
+def _is_other_name(analysis: Analysis, variable: Variable, models: set[Variable], given: set[Variable]) -> bool:
+    """Return whether this is another name for one of the models: `net = model.eval()`.
+
+    Where two functions hand theirs to a third one, which returns it, each seems to be the other's.
+    """
+    above = upstream(analysis, variable) & models
+    return any(
+        variable not in upstream(analysis, other) or (other in given and variable not in given) for other in above
+    )
 
 
 class _Trained:
@@ -135,7 +146,9 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
             yield Call(node, scope), module
             continue
         is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
-        if not is_method:
+        if not is_method and isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
+            yield Call(node, scope, "forward"), node.func.value  # of a model of a library
+        elif not is_method:
             yield Call(node, scope), node.func
             yield from _of_layer(analysis, node, scope)
         elif isinstance(node.func, ast.Attribute) and any(

@@ -15,6 +15,7 @@ from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
+from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -30,7 +31,7 @@ from .given_batches import has_batches
 from .repeated import is_repeated
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, size_of
-from .slices import Slice, bounds_of, slice_of
+from .slices import Slice, bounds_of, cut_into_parts, slice_of
 from .whole import evaluated_by_loop, evaluated_in_part, evaluated_whole, is_whole
 from .without_batch import follows_loop, has_other_batch, without_batch
 
@@ -43,6 +44,7 @@ Problem = tuple[ast.AST, Scope, str]
 RANDOM = "random"  # drawn at random, by each rank for itself
 SLICE = "slice"  # of what is the same on all ranks
 CALL = "call"  # by a function of the script
+UNCLEAR = "whether {} cuts samples, or one sequence, cannot be told"
 PARTS = "parts"  # one slice after another: order.split(size)
 
 
@@ -169,11 +171,16 @@ class _Search:
         self.split: dict[ast.Call, Scope] = {}
         self.chosen: dict[ast.Subscript, Scope] = {}
         self.problems: list[Problem] = []
+        self.of_step: set[ast.AST] = set()  # what may be put into a list of samples: rows.append(ids)
 
     def run(self) -> None:
         frame = self.path.frames[0]
         assert isinstance(frame.node, ast.Call) and isinstance(frame.node.func, ast.Attribute)
-        self._follow(Origin(frame.node.func.value, frame.scope))
+        start = Origin(frame.node.func.value, frame.scope)
+        self._follow(start)
+        if not (self.batches or self.split or self.problems):
+            self.of_step = {node for node, _ in self.project.in_batches}
+            self._follow(start)
         for call, scope in self._shuffled():
             self._note_order(call, scope)
         self.problems += self._drawn_by_sample()
@@ -203,7 +210,12 @@ class _Search:
             self.chosen[node] = scope
         if node in self.loop_nodes and self._is_batch(node, scope):
             return self._sliced(node, scope)
-        return list(inputs(self.analysis, origin))
+        return [*inputs(self.analysis, origin), *self._put_in(origin)]
+
+    def _put_in(self, origin: Origin) -> list[Origin]:
+        """Return what a step puts into a list of samples, which it makes a batch of."""
+        stored = stored_in(self.analysis, origin.node, origin.scope) if self.of_step else ()  # type: ignore[arg-type]
+        return [Origin(item.value, item.scope) for item in stored if item.value in self.of_step]
 
     def _is_parts(self, node: ast.Call, origin: Origin) -> bool:
         """Return whether a call gives one batch after another, of a written size: order.split(size)."""
@@ -216,20 +228,20 @@ class _Search:
             text = f"{ast.unparse(node)} is given a number of parts, not their size"
             self.problems.append((node, origin.scope, text))
             return False
-        given, size = _cut(node, names)
+        given, size = cut_into_parts(node, names)
         if size is None or self._has_batch(given, origin.scope):
             return False
         if not is_in_random_order(self.analysis, given, origin.scope) and not is_named(
             self.analysis, size, origin.scope
         ):
-            self.problems.append((node, origin.scope, _unclear(node)))
+            self.problems.append((node, origin.scope, UNCLEAR.format(ast.unparse(node))))
         self.batches[node] = Draw(node, origin.scope, ((size, origin.scope),), PARTS)
         return True
 
     def _sliced(self, node: ast.expr, scope: Scope) -> list[Origin]:
         """Return what batches are cut from; nothing for those that are drawn at random."""
         if isinstance(node, ast.Call) and node in self.batches and self.batches[node].kind == PARTS:
-            return [Origin(_cut(node, self.analysis.called(node, scope))[0], scope)]
+            return [Origin(cut_into_parts(node, self.analysis.called(node, scope))[0], scope)]
         return [Origin(node.value, scope)] if bounds_of(node) is not None else []  # type: ignore[attr-defined]
 
     def _is_batch(self, node: ast.expr, scope: Scope) -> bool:
@@ -310,7 +322,7 @@ class _Search:
     def _note_slice(self, found: Slice) -> None:
         problem = found.problem
         if not problem and not cuts_samples(self.analysis, found, self.loop_nodes):
-            problem = _unclear(found.node)
+            problem = UNCLEAR.format(ast.unparse(found.node))
         if problem:
             self.problems.append((found.node, found.scope, problem))
         else:
@@ -385,16 +397,3 @@ class _Search:
             is_statement = isinstance(scope.source.parents.get(node), ast.Expr)
             if is_statement and last_name(node) == "shuffle" and is_order(self.analysis, node, scope):
                 yield node, scope  # type: ignore[misc]
-
-
-def _cut(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
-    """Return what is cut and into parts of which size: order.split(size), torch.split(order, size)."""
-    is_function = any(name.startswith("torch.") for name in names) and len(call.args) > 1
-    given = call.args[0] if is_function else call.func.value  # type: ignore[attr-defined]
-    sizes = call.args[is_function : is_function + 1]
-    is_number = bool(sizes) and not isinstance(sizes[0], (ast.List, ast.Tuple))
-    return given, sizes[0] if is_number else None
-
-
-def _unclear(node: ast.expr) -> str:
-    return f"whether {ast.unparse(node)} cuts samples, or one sequence, cannot be told"

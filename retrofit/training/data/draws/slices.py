@@ -43,6 +43,15 @@ def bounds_of(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
     return first.lower, first.upper
 
 
+def cut_into_parts(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr | None]:
+    """Return what is cut and into parts of which size: order.split(size), torch.split(order, size)."""
+    is_function = any(name.startswith("torch.") for name in names) and len(call.args) > 1
+    given = call.args[0] if is_function else call.func.value  # type: ignore[attr-defined]
+    sizes = call.args[is_function : is_function + 1]
+    is_number = bool(sizes) and not isinstance(sizes[0], (ast.List, ast.Tuple))
+    return given, sizes[0] if is_number else None
+
+
 def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[ast.AST]) -> Slice | None:
     """Return a slice whose bounds move with a loop over batches; None for any other expression."""
     bounds = bounds_of(node)
