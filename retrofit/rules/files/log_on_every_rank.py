@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import Edit, add_argument, call_through, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found, guarded
@@ -45,6 +46,9 @@ for epoch in tqdm(range(3), disable=quiet):  # RF505
 for epoch in tqdm(range(3), disable=False if quiet else None):  # RF505
     continue
 for epoch in tqdm(range(3), disable=None):  # RF505
+    continue
+options = {"disable": quiet}
+for epoch in tqdm(range(3), **options):  # RF505
     continue
 """,
     """\
@@ -126,6 +130,9 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
     """Return the edits that hide a bar on all ranks but the first, none where its `disable` follows the rank."""
     source, scope = output.scope.source, output.scope
     given = [keyword.value for keyword in output.call.keywords if keyword.arg == "disable"]
+    others = [keyword.value for keyword in output.call.keywords if keyword.arg is None]
+    if not given and others:
+        return _hidden_by_options(project, others[-1], scope)
     if not given:
         return add_argument(source, output.call, "disable=not rd.is_main_process()")
     is_always = isinstance(given[0], ast.Constant) and given[0].value is True
@@ -137,6 +144,14 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
         return surround(source, given[0], "", " if rd.is_main_process() else True")
     is_loose = isinstance(given[0], (ast.IfExp, ast.Lambda, ast.NamedExpr))
     return surround(source, given[0], "(" * is_loose, ")" * is_loose + " or not rd.is_main_process()")
+
+
+def _hidden_by_options(project: Project, options: ast.expr, scope: Scope) -> list[Edit]:
+    """Return the edits of `tqdm(batches, **options)`, which cannot be given `disable` twice."""
+    if any(side_of_test(project.analysis, part, scope) for part in ast.walk(options) if isinstance(part, ast.expr)):
+        return []
+    text = scope.source.segment(options)
+    return surround(scope.source, options, f"({text} if rd.is_main_process() else {{**", ', "disable": True})')
 
 
 def _through(project: Project, output: Output) -> str:
