@@ -139,7 +139,12 @@ class Expressions:
         return flow
 
     def _binop(self, node: ast.BinOp) -> Flow:
-        return self._operation(node, [node.left, node.right])
+        flows = [self.whole(self.of(part)) for part in (node.left, node.right)]
+        for part, flow, other in ((node.left, *flows), (node.right, *reversed(flows))):
+            kind = self.run.domain.sink_of_factor(node, flow, other)
+            if kind:
+                self.run.show(part, kind, [(part, flow)])
+        return self.run.domain.operation(node, flows)
 
     def _compare(self, node: ast.Compare) -> Flow:
         parts = self._one_after_another([node.left, *node.comparators], node, always=2)

@@ -11,6 +11,7 @@ from ..python_api import VIEWS
 from ..scopes import Scope
 from ..values.inference import Analysis
 from ..values.views import unchanged
+from .branches import depend_on, leaves
 from .callers import shown_by
 from .calls import PASSED, Calls
 from .containers import Containers
@@ -39,7 +40,8 @@ MOST_TURNS = 4  # of one loop
 LEAVING = (ast.Return, ast.Break, ast.Continue)
 ENDS = (*LEAVING, ast.Raise)
 DECIDES = "decides"
-STAYING = (DECIDES, PASSED)  # kinds of showing that are told where they are
+WEIGHS = "weighs"
+STAYING = (DECIDES, WEIGHS, PASSED)  # kinds of showing that are told where they are
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 
 
@@ -272,7 +274,7 @@ class Interpreter:
     def _if(self, node: ast.If) -> bool:
         test = self.expressions.whole(self.expressions.of(node.test))
         is_apart = self.parts(node.test, test)
-        if is_apart or (_leaves(node.body) and self.domain.counts_samples(test)):
+        if is_apart or (leaves(node.body) and self.domain.counts_samples(test)):
             for branch in (node.body, node.orelse):
                 if branch and self.domain.decides(branch, self.scope):
                     self.show(node, DECIDES, [(node.test, test)])
@@ -289,18 +291,10 @@ class Interpreter:
         falls = bool(ends)
         self.memory.state = joined_states(ends) if ends else before
         if test.differs:
-            self._depend_on(test, before, ends)
+            depend_on(self, node, test, before, ends)
             if len(ends) < 2 and any(isinstance(part, LEAVING) for part in ast.walk(node)):
                 self.frame.unsure += 1  # an error in one process ends all of them
         return falls
-
-    def _depend_on(self, test: Flow, before: State, ends: list[State]) -> None:
-        """Let what branches have set differ as the test between them does."""
-        roots = escaped(test)
-        for variable, flow in list(self.memory.state.items()):
-            changed = any(end.get(variable, NONE) != before.get(variable, NONE) for end in ends)
-            if changed and variable in before and not (flow.kind == OTHER and roots <= flow.roots):
-                self.memory.state[variable] = Flow(OTHER, roots=roots | escaped(flow), cells=flow.cells)
 
     def _try(self, node: ast.Try) -> bool:
         before = dict(self.memory.state)
@@ -393,8 +387,3 @@ def _as_call(target: ast.Attribute) -> ast.Call:
 
 
 __all__ = ["Interpreter", "joined"]
-
-
-def _leaves(branch: list[ast.stmt]) -> bool:
-    """Return whether statements end a loop or a function."""
-    return any(isinstance(part, (ast.Break, ast.Return)) for statement in branch for part in ast.walk(statement))

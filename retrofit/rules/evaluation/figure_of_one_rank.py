@@ -12,7 +12,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.shown import Shown
-from retrofit.training.figures.sinks import DECIDES, PASSED
+from retrofit.training.figures.sinks import DECIDES, PASSED, WEIGHS
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.steps.shared_branches import leaves_or_trains
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES
@@ -112,6 +112,8 @@ def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bo
 def _verb(shown: Shown) -> str:
     if shown.kind == DECIDES:
         return "by which each rank decides on its own"
+    if shown.kind == WEIGHS:
+        return "by which each rank weighs a term of its loss"
     return "passed on" if shown.kind == PASSED else f"is {shown.kind}"
 
 

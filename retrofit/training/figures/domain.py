@@ -16,7 +16,7 @@ from retrofit.analysis.values.views import unchanged
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
 from retrofit.training.torch_api.files import SAVES_ITSELF
-from retrofit.training.torch_api.modules import HOOKING
+from retrofit.training.torch_api.modules import HOOKING, SYNC_BATCHNORM, WRAPPERS
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
     OWN_BATCH_SIZES,
@@ -46,11 +46,13 @@ from .loss_names import LossNames
 from .model_outputs import outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
-from .sinks import DECIDES, Sinks
+from .sinks import DECIDES, WEIGHS, Sinks
 from .together import gives_the_same, made_the_same
 
 SETS = frozenset({"set", "frozenset"})
+NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
 SOURCES = EVALUATION_SHARES | TRAINING_SHARES
+SAME_OBJECTS = SAME_ELEMENTS | WRAPPERS | SYNC_BATCHNORM  # calls that give what they are given, or what is in it
 
 
 def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[LocalFunction]:
@@ -133,8 +135,8 @@ class TorchDomain:
         names = self.analysis.called(drawn, scope)
         if names & EVALUATION_SHARES or is_split_by_map(self.analysis, drawn, scope):
             return Flow(BATCH)
-        if WHOLE_BATCHES in names:
-            return NONE
+        if WHOLE_BATCHES in names or names & NUMBERS:
+            return NONE if WHOLE_BATCHES in names else None
         inner = [self.element(part, scope) for part in drawn.args]
         found = [flow for flow in inner if flow is not None]
         if not found or self.analysis.functions_called(drawn, scope):
@@ -330,6 +332,9 @@ class TorchDomain:
     def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
         return DECIDES if is_rate_of_group(self.analysis, target, scope) else self.sinks.of_entry(target, scope)
 
+    def sink_of_factor(self, node: ast.BinOp, flow: Flow, other: Flow) -> str:
+        return WEIGHS if flow.differs and self.losses.weighs(node, flow, other) else ""
+
     def show(self, node: ast.AST, scope: Scope, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
         shown = self.shown.setdefault(node, Shown(node, scope, kind))
         for expression, flow in flows:
@@ -374,7 +379,7 @@ class TorchDomain:
 
     def hands_on(self, call: ast.Call, scope: Scope) -> bool:
         names = self.analysis.called(call, scope)
-        return bool(names & SAME_ELEMENTS) or any(name.startswith("itertools.") for name in names)
+        return bool(names & SAME_OBJECTS) or any(name.startswith("itertools.") for name in names)
 
     def trained(self, scope: Scope) -> set[str]:
         return self.losses.trained(scope)

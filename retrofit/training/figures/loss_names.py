@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.flow.variables import Variable
+from retrofit.analysis.interpreter.state import OTHER, Flow
 from retrofit.analysis.scopes import Scope
 
 from .. import Project
@@ -14,20 +15,27 @@ from ..losses.loss_reads import names_of, terms_of
 from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.terms import loss_expressions
 from ..model.models import Call
+from .kinds import MEAN, SUM
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 
 
 class LossNames:
-    """`terms`: the calls that compute them; `names`: those of losses and of their terms, by function."""
+    """`terms`: the calls that compute them; `names`: those of losses and of their terms, by function.
+
+    `products`: the operations by which terms get a factor.
+    """
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._trained: dict[Scope, set[str]] = {}
         self.terms: set[ast.AST] = set()
         self.names: dict[Scope, set[str]] = {}
+        self.products: set[ast.AST] = set()
         for path in project.paths:
             for (part, _), is_linear in loss_parts(project.analysis, path).items():
+                if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Mult, ast.Div)):
+                    self.products.add(part)
                 if is_linear and isinstance(part, ast.Call):
                     self.terms.add(part)
             frame = path.frames[0]
@@ -54,6 +62,14 @@ class LossNames:
             for name in scope.bindings:
                 if any((made.get(value), path) in known for value, path in _bound(scope, name)):
                     self.names.setdefault(scope, set()).add(name)
+
+    def weighs(self, node: ast.BinOp, flow: Flow, other: Flow) -> bool:
+        """Return whether an operand is a factor of a term of the loss that each rank has its own of.
+
+        No gradient flows through it, as far as is known: the ranks' average does not make it that of all samples.
+        """
+        is_factor = node in self.products and other.kind in (MEAN, SUM) and not other.is_read
+        return is_factor and ((flow.kind in (MEAN, SUM) and flow.is_read) or flow.kind == OTHER)
 
     def trained(self, scope: Scope) -> set[str]:
         """Return the names in a function that the loss is computed from."""

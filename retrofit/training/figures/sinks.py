@@ -18,6 +18,7 @@ from retrofit.training.torch_api.trackers import LOG_METHODS, PLOT_METHODS, STAR
 from ..files.outputs import PRINT, SAVE, TRACK, TRACKER, WRITE, Output
 
 PRINTED, LOGGED, SAVED, PLOTTED, DECIDES = "printed", "logged", "saved", "plotted", "decides"
+WEIGHS = "weighs"  # a term of the loss
 PLOTTING = ("matplotlib.", "seaborn.")
 DISPLAYS = TRACKERS | {ON_MAIN, START_TRACKER}
 PACKAGES = frozenset(name.partition(".")[0] for name in STARTS)

@@ -1,0 +1,52 @@
+"""Values that differ between processes after a test by which they part."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .state import NONE, OTHER, Flow, State, escaped
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def leaves(branch: list[ast.stmt]) -> bool:
+    """Return whether statements end a loop or a function."""
+    return any(isinstance(part, (ast.Break, ast.Return)) for statement in branch for part in ast.walk(statement))
+
+
+def depend_on(run: Interpreter, node: ast.If, test: Flow, before: State, ends: list[State]) -> None:
+    """Let what branches have set differ as the test between them does, whatever they have set it to."""
+    roots = escaped(test)
+    is_set = {variable for target in _targets([*node.body, *node.orelse]) for variable in _variables(run, target)}
+    for variable, flow in list(run.memory.state.items()):
+        is_other = any(end.get(variable, NONE) != before.get(variable, NONE) for end in ends)
+        is_changed = (is_other or variable in is_set) and variable in before
+        if is_changed and not (flow.kind == OTHER and roots <= flow.roots):
+            run.memory.state[variable] = Flow(OTHER, roots=roots | escaped(flow), cells=flow.cells)
+
+
+def _targets(statements: list[ast.stmt]) -> Iterator[ast.expr]:
+    """Yield what statements set, of which another value is there before."""
+    for statement in statements:
+        if isinstance(statement, NESTED):
+            continue
+        if isinstance(statement, ast.Assign):
+            yield from statement.targets
+        elif isinstance(statement, ast.AugAssign):
+            yield statement.target
+        for name in ("body", "orelse", "finalbody"):
+            yield from _targets(getattr(statement, name, []))
+
+
+def _variables(run: Interpreter, target: ast.expr) -> list[tuple[object, object]]:
+    if isinstance(target, ast.Name):
+        return [(run.scope.outer_names.get(target.id, run.scope), target.id)]
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+        cells = run.memory.load(target.value.id, run.scope).cells
+        return [(cell, target.attr) for cell in cells] or [(run.root_scope(target), ast.unparse(target))]
+    return []
