@@ -93,6 +93,8 @@ COUNT = "count = nn.CrossEntropyLoss(ignore_index=2)\n"
             "loss = losses[mask].sum() / (mask.sum() + 1e-6)",
             "/ (rd.loss.rank_share(rd.loss.batch_count(mask.sum()) + 1e-6))",
         ),
+        ("loss = losses.sum().div(mask.sum())", ".div(rd.loss.rank_share(rd.loss.batch_count(mask.sum())))"),
+        ("loss = torch.div(losses.sum(), mask.sum())", ", rd.loss.rank_share(rd.loss.batch_count(mask.sum())))"),
         ("loss = losses.sum()\nloss /= len(y[mask])", "loss /= rd.loss.rank_share(rd.loss.batch_count(len(y[mask])))"),
         ("if i % 2:\n    mask = ~mask\nloss = losses.sum() / mask.sum()", "rd.loss.batch_count(mask.sum())"),
         (
@@ -206,3 +208,37 @@ def test_a_mean_over_outputs_is_divided_by_their_number(outputs: str, tmp_path: 
     loss %= outputs, "outs.values()" if outputs[0] == "{" else "outs"
     lines = converted(tmp_path, script(loss))
     assert "loss = loss / float(len(outs))" in lines
+
+
+COUNTED = """\
+class Compute:
+    def __init__(self, measure, optimizer):
+        self.measure, self.optimizer = measure, optimizer
+
+    def __call__(self, out, y, number):
+        loss = self.measure(out, y) / number
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item() * number
+
+
+def run(batches, compute):
+    total = words = 0
+    for x, y in batches:
+        number = (y != 0).sum().item()
+        total += compute(model(x), y, number)
+        words += number
+    return total / words
+
+
+print(run(loader, Compute(nn.CrossEntropyLoss(reduction="sum"), optimizer)))
+"""
+
+
+def test_a_count_that_a_loss_is_divided_by_is_added_up_over_the_ranks_once(tmp_path: Path) -> None:
+    lines = converted(tmp_path, HEAD + COUNTED)
+    assert any(line.endswith("/ rd.loss.rank_share(rd.loss.batch_count(number))") for line in lines)
+    assert "number = (y != 0).sum().item()" in lines
+    (finding,) = conversion(tmp_path, HEAD + COUNTED).listed
+    assert finding.message.startswith("rank 0's share: run(loader")

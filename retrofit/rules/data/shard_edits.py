@@ -30,6 +30,11 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
             refusal = f"{ast.unparse(use.expression)} is of whichever key a caller gives, and not each of them trains"
             where = use.scope.source, use.expression
             return found(rule, *where, message, refusal=refusal, kind="loader-in-several-places")
+        several = next((each for each in loader.uses if _is_of_several(each)), None)
+        if several is not None:
+            refusal = f"{ast.unparse(several.expression)} is of several loaders, which are drawn from together"
+            where = several.scope.source, several.expression
+            return found(rule, *where, message, refusal=refusal, kind="loader-in-several-places")
         return found(rule, use.scope.source, use.expression, message, list(_without_variable(project, loader, use)))
     inside = list(_made_inside(project, loader)) or _put_in(project, loader)
     if inside:
@@ -64,6 +69,14 @@ def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Ed
         yield insert_before(scope.source, first_statement(scope), [f"{node.id} = rd.distribute_loader({node.id})"])
     else:
         yield from _around(scope.source, node)
+
+
+def _is_of_several(use: Use) -> bool:
+    """Return whether loaders are drawn from that no expression has alone: *loaders, loaders[:2], loaders.values()."""
+    node, outer = use.expression, use.scope.source.parents.get(use.expression)
+    is_slice = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    is_method = isinstance(outer, ast.Call) and outer.func is node
+    return is_slice or is_method or isinstance(node, ast.Starred) or isinstance(getattr(node, "ctx", None), ast.Store)
 
 
 def _is_view(project: Project, assignment: Assignment) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
@@ -99,5 +98,4 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _is_sum(project: Project, division: Division) -> bool:
     """Return whether what is divided is a sum over the samples, added up in a loop over them: a mean of each."""
-    node = division.node
-    return is_sum(loss_kind(project, node.target if isinstance(node, ast.AugAssign) else node.left, division.scope))
+    return is_sum(loss_kind(project, division.dividend, division.scope))

@@ -16,6 +16,7 @@ from retrofit.analysis.flow.sources import Origin, closure, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display
 from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
@@ -88,7 +89,8 @@ class BatchValues:
         found: set[str] = set()
         for place, where in call_chains(self.analysis, node, scope):
             iterables = (part for outer in _around(place, where) for part in self._gone_through(outer))
-            found.update(source for iterable in iterables for source in self.sources_of(iterable, where))
+            of_samples = (part for part in iterables if not self._is_written_out(part, where))
+            found.update(source for iterable in of_samples for source in self.sources_of(iterable, where))
         return frozenset(found)
 
     def is_settled(self, node: ast.AST, scope: Scope) -> bool:
@@ -104,6 +106,16 @@ class BatchValues:
         if isinstance(loop, ast.For) and loop not in self.steps:
             return [loop.iter]
         return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
+
+    def _is_written_out(self, iterable: ast.expr, scope: Scope) -> bool:
+        """Return whether the entries are those of a list in the source, and no samples: for part in (left, right)."""
+        if isinstance(iterable, ast.Call):
+            name = last_name(iterable)
+            is_method = name in ("values", "items") and isinstance(iterable.func, ast.Attribute) and not iterable.args
+            parts = [iterable.func.value] if is_method else iterable.args if name in ("enumerate", "zip") else []  # type: ignore[attr-defined]
+            return bool(parts) and all(self._is_written_out(part, scope) for part in parts)
+        values = self.analysis.evaluate(iterable, scope)
+        return bool(values) and all(isinstance(value, Display) and _has_entries(value.node) for value in values)
 
 
 @dataclass(frozen=True)
@@ -221,6 +233,10 @@ def _around(node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
         if outer is scope.node:
             return
         yield outer
+
+
+def _has_entries(node: ast.AST) -> bool:
+    return bool(node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", []))
 
 
 def _is_about_none(test: ast.expr) -> bool:

@@ -11,12 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.interpreter.frames import Frame
 from retrofit.analysis.interpreter.interpreter import Interpreter
 from retrofit.analysis.interpreter.state import Root
 from retrofit.analysis.scopes import FUNCTIONS
 from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.losses.reductions.reduction import plain_reader
+from retrofit.training.torch_api.runtime import COUNTS_OF_LOSSES
 from retrofit.training.torch_api.tensors import COMPARISONS
 
 from .. import Project
@@ -117,9 +119,23 @@ def _is_good(root: Root, domain: TorchDomain) -> bool:
         return False
     if root.kind == BATCH_SIZE and domain.both.intersection(root.scope.source.ancestors(root.node)):
         return False  # in an evaluation that every rank runs whole it is what it is
+    if root.kind in (SUM, SIZE) and root.node in _counted_for_losses(domain.project):
+        return False
     if root.kind == MEAN and _is_prediction(root, domain):
         return False
     return not isinstance(root.scope.node, ast.Lambda) and not _may_train(root, domain)
+
+
+def _counted_for_losses(project: Project) -> set[ast.AST]:
+    """Return what is added up over the ranks for a loss: reduced before that, it would count once for each rank."""
+
+    def find() -> set[ast.AST]:
+        given = [(part, scope) for call, scope in calls_named(project.analysis, COUNTS_OF_LOSSES) for part in call.args]
+        return {
+            part for place in given for node, _ in project.ranks.origins(*place) for part in ast.walk(node)
+        }  # also x.sum() of x.sum().item()
+
+    return project.analysis.fact("counted for losses", find)
 
 
 def _is_prediction(root: Root, domain: TorchDomain) -> bool:
@@ -136,7 +152,8 @@ def _may_train(root: Root, domain: TorchDomain) -> bool:
         names = {ast.unparse(part) for target in targets for part in ast.walk(target) if isinstance(part, PLACES)}
         if _is_count(root.node):  # in an attribute of an object that trains
             names = {ast.unparse(target) for target in targets}
-        return not root.is_read and bool(names & domain.trained(root.scope))
+        is_of_figures = root.is_read and root.kind not in (SUM, SIZE)  # a number may still divide a loss
+        return not is_of_figures and bool(names & domain.trained(root.scope))
     is_shown = isinstance(statement, (ast.Expr, ast.If, ast.While, ast.Assert, ast.For, ast.With))
     return not root.is_read and not is_shown and root.scope not in domain.trains_in
 

@@ -24,7 +24,8 @@ SUM = "sum"
 SIZE, COUNT, RATIO = "size", "count", "ratio"  # of the batch; of some of its elements; of what a model makes of it
 NOTHING, UNKNOWN = "", "?"  # nothing of the batch
 SAME = SAME_ENTRIES | READS | RESHAPES
-Divided = Union[ast.BinOp, ast.AugAssign]
+DIVIDES = {"div", "div_", "true_divide", "true_divide_"}
+Divided = Union[ast.BinOp, ast.AugAssign, ast.Call]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Division:
     scope: Scope
     loss: str
     kind: str
+    dividend: ast.expr
     divisor: ast.expr
     count: ast.expr  # in the divisor, without what keeps it from being 0
     is_settled: bool  # whether every process comes here: no test on the batch decides about it
@@ -49,15 +51,28 @@ def find_divisions(
     """Yield the divisions among what losses are computed by."""
     reader = Reader(analysis, values, distribution)
     for node, scope in parts:
-        if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Div):
+        divided = _divided(analysis, node, scope)
+        if divided is None:
             continue
-        loss, divisor = (node.target, node.value) if isinstance(node, ast.AugAssign) else (node.left, node.right)
+        loss, divisor = divided
         kind = reader.kind_of(divisor, scope)
         if kind in (SIZE, COUNT, RATIO) and not values.loops_around(node, scope):
             over = reader.over(loss, scope)
             if over in (MEAN, SUM) or (over == UNKNOWN and kind == COUNT):
                 count = without_guard(divisor)
-                yield Division(node, scope, over, kind, divisor, count, values.is_settled(node, scope))
+                is_settled = values.is_settled(node, scope)
+                yield Division(node, scope, over, kind, loss, divisor, count, is_settled)  # type: ignore[arg-type]
+
+
+def _divided(analysis: Analysis, node: Part, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
+    """Return what is divided by what: loss / n, loss /= n, loss.div(n), torch.div(loss, n)."""
+    if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div):
+        return (node.target, node.value) if isinstance(node, ast.AugAssign) else (node.left, node.right)
+    if not isinstance(node, ast.Call) or last_name(node) not in DIVIDES or node.keywords:
+        return None
+    is_method = isinstance(node.func, ast.Attribute) and "torch" not in analysis.named(node.func.value, scope)
+    given = [node.func.value, *node.args] if is_method else node.args  # type: ignore[attr-defined]
+    return (given[0], given[1]) if len(given) == 2 else None
 
 
 def without_guard(node: ast.expr) -> ast.expr:
@@ -114,9 +129,12 @@ class Reader:
             if isinstance(node.op, ast.Mult):
                 return _common([left, right]) if NOTHING in (left, right) else UNKNOWN
             if isinstance(node.op, ast.Div):
-                kind = self.kind_of(node.right, scope)
-                return left if NOTHING in (kind, left) else MEAN if left == SUM and kind in (SIZE, COUNT) else UNKNOWN
+                return self._over_divided(left, self.kind_of(node.right, scope))
         return self._over_call(node, origin) if isinstance(node, ast.Call) else self._over_sources(origin)
+
+    @staticmethod
+    def _over_divided(over: str, kind: str) -> str:
+        return over if NOTHING in (kind, over) else MEAN if over == SUM and kind in (SIZE, COUNT) else UNKNOWN
 
     def _over_sources(self, origin: Origin) -> str:
         found = [] if self._is_drawn(origin) else list(sources(self.analysis, origin))
@@ -133,6 +151,9 @@ class Reader:
         terms = terms_at(self.analysis, node, scope)
         if terms:
             return _common({MEAN: MEAN, SUM: SUM}.get(term.reduction, UNKNOWN) for term in terms)
+        divided = _divided(self.analysis, node, scope)
+        if divided is not None:
+            return self._over_divided(self._over_of(origin.to(divided[0])), self.kind_of(divided[1], scope))
         if functions_run(self.analysis, node, scope) or not isinstance(node.func, ast.Attribute):
             return self._over_sources(origin)
         is_torch = "torch" in self.analysis.named(node.func.value, scope)

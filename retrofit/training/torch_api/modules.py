@@ -163,3 +163,9 @@ NO_SYNC = frozenset({"no_sync", "require_backward_grad_sync", "gradient_sync"})
 CLIP_GRADIENTS = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"})
 # Names of the flag that is true while a model trains: the attribute of a module, and arguments that get it.
 TRAINING_MODES = frozenset({"training", "is_training", "is_train", "train_mode"})
+
+
+def is_layer_class(name: str) -> bool:
+    """Return whether a full name is that of a class of layers, and not of a function: torch.nn.functional.relu."""
+    parts = name.removeprefix(LAYER_PACKAGE).split(".")
+    return name.startswith(LAYER_PACKAGE) and any(part[:1].isupper() for part in parts)

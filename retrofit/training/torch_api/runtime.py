@@ -34,6 +34,7 @@ LR_SCALING = frozenset({SCALED_LR, SCALE_OPTIMIZER})
 # Loaders: a rank's part of the training, of an evaluation; the same order on all ranks; workers of a rank.
 TRAINING_SHARES = _of_runtime("distribute_loader")
 EVALUATION_SHARES = _of_runtime("share_batches", "EvaluationBatches")
+COUNTS_OF_LOSSES = _of_runtime("batch_count")  # what losses are divided by
 SAME_ORDER = _of_runtime("same_batches", "share_batches")
 LOADER_WORKERS = f"{RUNTIME}.loader_workers"
 OWN_DRAW = f"{RUNTIME}.own_draw"  # of a batch that the script draws itself, as rank 0 has it

@@ -16,7 +16,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
 from retrofit.training.data.batch_values import BATCH, BatchValues
-from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, WRAPPERS
+from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, WRAPPERS, is_layer_class
 from retrofit.training.torch_api.tensors import SAME_ENTRIES, SPLITS, TRANSPOSED, TRANSPOSES
 
 from ..wrapped import functions_inside, values_inside
@@ -125,7 +125,7 @@ class Lists:
             return _one(DRAWN if all(isinstance(key, str) for key in inner) else UNKNOWN)
         if isinstance(node, ast.Attribute) and node.attr in TRANSPOSED | {"data"}:
             return _one(LAYERS) if node.attr == "T" else self._at(origin.to(node.value))
-        if any(name.startswith(LAYER_PACKAGE) for name in self._analysis.named(node, scope)):
+        if any(map(is_layer_class, self._analysis.named(node, scope))):
             return _one(LAYERS)  # a list of modules, one that a loop goes through
         put_in = stored_in(self._analysis, node, scope) if not keys else []
         found = self._union(sources(self._analysis, origin))

@@ -18,7 +18,7 @@ from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.data.batch_values import GRADIENT
-from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETERS
+from retrofit.training.torch_api.modules import PARAMETERS, is_layer_class
 from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
 from retrofit.training.torch_api.tensors import JOINS, OPERATORS, SHAPE_ATTRIBUTES, SUMS_OF_SEVERAL
 
@@ -342,7 +342,7 @@ class LossReader:
         first = kinds.join([first, *self._put_in(node, scope, frame, keys)])
         for statement, where in changes_of(self.analysis, owner, node.attr):
             first = self.changed(first, statement, where, frame)
-        is_layer = any(name.startswith(LAYER_PACKAGE) for name in self.analysis.named(node, scope))
+        is_layer = any(map(is_layer_class, self.analysis.named(node, scope)))
         return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
