@@ -88,3 +88,26 @@ def test_what_is_computed_of_each_sample_alone_is_left(tmp_path: Path, form: str
     codes, text = findings(tmp_path, OF_EACH[form])
     assert codes == set()
     assert "batch_rows" not in text
+
+
+MARGIN = """\
+class Margin(nn.Module):
+    def forward(self, s, t):
+        low = (t * (t < 0)).sum(0) / ((t < 0).sum(0) + 1)
+        return F.mse_loss(s, torch.max(t, low))
+
+
+parts = []
+for _ in range(2):
+    parts.append(Margin())
+parts = [None] + parts
+"""
+
+
+@pytest.mark.parametrize("call", ["parts[1](out, x[:, :3])", "{'a': parts}['a'][2](out, x[:, :3])"])
+def test_what_a_criterion_in_a_list_computes_is_read(tmp_path: Path, call: str) -> None:
+    text = SCRIPT.replace("LINES", f"loss = {call}").replace(
+        "torch.manual_seed(0)\n", MARGIN + "torch.manual_seed(0)\n"
+    )
+    result = conversion(tmp_path, text)
+    assert "rd.loss.batch_sum(" in "".join(file.text for file in result.files)

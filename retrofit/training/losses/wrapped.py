@@ -40,7 +40,7 @@ def values_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Valu
 
 
 def _in_module_lists(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Instance]:
-    """Return the objects of the project's own classes that one of a ModuleList or ModuleDict can be."""
+    """Return the objects of the project's own classes that one of a list or a dict of modules can be."""
 
     def held(origin: Origin) -> list[Origin] | None:
         part = origin.node
@@ -54,7 +54,8 @@ def _in_module_lists(analysis: Analysis, node: ast.expr, scope: Scope) -> list[I
         ]
 
     bases = [value.base for value in analysis.evaluate(node, scope) if isinstance(value, Item)]
-    if not any(isinstance(base, Result) and base.builder in MODULE_CONTAINERS for base in bases):
+    is_filled = isinstance(node, ast.Subscript)  # criteria.append(Criterion()), criteria[0](output)
+    if not is_filled and not any(isinstance(base, Result) and base.builder in MODULE_CONTAINERS for base in bases):
         return []
     made = [o for o in origins(analysis, [Origin(node, scope)], held) if isinstance(o.node, ast.Call) and not o.keys]
     values = dict.fromkeys(value for o in made for value in analysis.evaluate(o.node, o.scope))  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ from .size_factors import SizeFactors
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-MOST_STEPS = 16000
+MOST_STEPS = 60000
 ADDING = JOINS | SUMS_OF_SEVERAL | {"add", "sub", "reduce"}
 
 
