@@ -87,7 +87,8 @@ def test_the_training_is_that_of_one_process(tmp_path: Path) -> None:
     text = text_of(tmp_path, "\n".join(["total = 0.0", *lines, "loss = total"]))
     shown = 'print("weights", *(p.abs().sum().item() for p in model.parameters()))\n'
     (tmp_path / "before.py").write_text((tmp_path / "train.py").read_text() + shown)
-    (tmp_path / "train.py").write_text(text.replace("rd.cleanup_distributed()", shown + "rd.cleanup_distributed()"))
+    on_main = f"if rd.is_main_process():\n    {shown}rd.cleanup_distributed()"
+    (tmp_path / "train.py").write_text(text.replace("rd.cleanup_distributed()", on_main))
     add_runtime(tmp_path)
     starts = [
         [sys.executable, "before.py"],
@@ -120,3 +121,60 @@ def test_rows_in_a_shape_of_a_fixed_batch_are_not_gathered(tmp_path: Path, shape
     lines = f"z = {shape}.mean(1)\nloss = torch.logsumexp(z @ z.t(), 1).mean()"
     result = conversion(tmp_path, SCRIPT.replace("LINES", lines.replace("\n", "\n    ")))
     assert "number of rows of one rank's batch" in str([finding.refusal for finding in result.refusals])
+
+
+BY_NAME = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return {"a": torch.ones(4) * index, "b": torch.ones(4), "path": str(index)}
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, a, b):
+        return self.left(a) @ self.right(b).t()
+
+
+def settings():
+    order = torch.randperm(32)
+    return {"device": "cpu", "number": order.shape[0]}
+
+
+loader = DataLoader(Pairs(), batch_size=8)
+config = {"device": "cpu"}
+config["order"] = torch.randperm(32)
+config["number"] = settings()["number"]
+model = Towers()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in loader:
+    batch = {k: v.to(config["device"]) for k, v in batch.items() if k != "path"}
+    similarity = model(**batch)
+    loss = F.cross_entropy(similarity, torch.arange(similarity.size(0)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_rows_that_a_model_is_given_by_name_are_gathered(tmp_path: Path) -> None:
+    result = conversion(tmp_path, BY_NAME)
+    assert not result.refusals
+    text = "".join(file.text for file in result.files)
+    assert text.count("rd.loss.batch_rows(self.") == 2
+
+
+def test_an_order_that_is_drawn_before_the_training_is_that_of_all_ranks(tmp_path: Path) -> None:
+    result = conversion(tmp_path, BY_NAME.replace('(config["device"])', '(config["device"]) * config["number"]'))
+    assert not result.refusals

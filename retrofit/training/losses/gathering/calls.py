@@ -88,8 +88,9 @@ class CallValues:
         functions = functions_inside(self.analysis, node, scope)
         if functions:
             return self._of_project(functions, everything, scope, path)
-        if name in RANDOM:
-            return other("random numbers are drawn, by each rank its own")
+        if name in RANDOM:  # before the training all ranks draw the same
+            is_drawn = node in self.reader.in_loops or node in self.reader.in_batches
+            return other("random numbers are drawn, by each rank its own") if is_drawn else Value(FIXED)
         if not given:
             return self.reader.all_of(everything, scope)
         first = self.reader.value(given[0], scope, path if name in ON_LISTS or name in SAME else ())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import default_of, given_parameters, last_name
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.memory import Memory
@@ -73,6 +74,7 @@ class ValueReader:
 
         self.project, self.analysis, self.lists, self.gathered = project, project.analysis, lists, gathered
         self.in_batches = {node for node, _ in project.in_batches}
+        self.in_loops = {node for node, _ in project.in_loops}
         self.calls = CallValues(self)
         self._known: Memory[Value] = Memory(Value(FIXED), other("it is computed in too many steps"))
 
@@ -134,10 +136,12 @@ class ValueReader:
         if items & around:  # of the loops that have such a variable the one that this is in
             bindings = [binding for binding in bindings if binding.node not in items - around]
         found = [self._of_binding(binding, binding.elsewhere or owner, path) for binding in bindings]
-        return _counted(join([*found, *self._put_in(node, scope)]), node, scope)
+        return _counted(join([*found, *self._put_in(node, scope, path)]), node, scope)
 
-    def _put_in(self, node: ast.expr, scope: Scope) -> list[Value]:
-        return [self.value(stored.value, stored.scope) for stored in stored_in(self.analysis, node, scope)]
+    def _put_in(self, node: ast.expr, scope: Scope, path: Path = ()) -> list[Value]:
+        """Return the values that are put into a list or a dict, at `path` if that has an entry."""
+        found = stored_in(self.analysis, node, scope)
+        return [self.value(s.value, s.scope) for s in found if keys_inside(s, path[:1] or (None,)) is not None]  # type: ignore[arg-type]
 
     def _of_binding(self, binding: Binding, scope: Scope, path: Path) -> Value:
         if binding.kind == "parameter":
@@ -172,7 +176,12 @@ class ValueReader:
         found = []
         for site in sites:
             default = default_of(scope.node, name)
-            given, where = site.argument(given_parameters(scope), name) or (default, scope.parent or scope)
+            spread = [keyword.value for keyword in site.call.keywords if keyword.arg is None]  # model(**batch)
+            argument = site.argument(given_parameters(scope), name)
+            if argument is None and spread:
+                found += [self.value(part, site.scope, (name, *path)) for part in spread]
+                continue
+            given, where = argument or (default, scope.parent or scope)
             found += [self.value(given, where, path)] if given is not None else []
         if found:
             return join(found)
@@ -212,7 +221,8 @@ class ValueReader:
             base = self.value(shape.value, scope)
             if base.kind in ROWS:
                 return size_along(node, scope, _number(node.slice))
-            return base
+            is_before = base.kind == OTHER and node not in self.in_batches
+            return Value(FIXED) if is_before else base  # how many samples a data set has, in whatever order
         if isinstance(key, (str, int)) and not isinstance(key, bool):
             return self._of_entry(node, key, scope, path)
         base, index = self.value(node.value, scope, path), self._of_index(node.slice, scope)
