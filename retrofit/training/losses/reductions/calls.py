@@ -75,11 +75,12 @@ class CallReader:
         terms = terms_at(self.analysis, node, scope)
         if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):
             return kinds.of(kinds.GLOBAL)
-        if terms:
-            coupled = self._coupled_in(node, scope, frame)
-            found = kinds.join(self._of_term(term.reduction, node, scope) for term in terms)
-            return replace(found, coupled=found.coupled | coupled) if coupled else found
         functions = functions_inside(self.analysis, node, scope)
+        if terms:  # of the project's own, too, where a setting chooses the criterion
+            coupled = self._coupled_in(node, scope, frame)
+            own = [self.reader.returned(function, node, scope, frame, keys) for function in functions]
+            found = kinds.join([*(self._of_term(term.reduction, node, scope) for term in terms), *own])
+            return replace(found, coupled=found.coupled | coupled) if coupled else found
         if functions:
             found = kinds.join(self.reader.returned(function, node, scope, frame, keys) for function in functions)
             is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
