@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,17 @@ class Coupling:
 
 def couplings(project: Project) -> list[Coupling]:
     """Return what couples the samples in the training losses, in source order."""
-    return project.analysis.fact("couplings", lambda: sorted(_find(project), key=_order))
+
+    def found() -> list[Coupling]:
+        shared = {evaluation.loop for evaluation in project.evaluations if not evaluation.reason}
+        return sorted((each for each in _find(project) if not _is_within(each, shared)), key=_order)
+
+    return project.analysis.fact("couplings", found)
+
+
+def _is_within(coupling: Coupling, loops: Collection[ast.AST]) -> bool:
+    """Return whether a sum is over the batches of an evaluation, which makes it that of all ranks after its loop."""
+    return any(outer in loops for outer in coupling.scope.source.ancestors(coupling.node))
 
 
 def coupled_otherwise(project: Project) -> list[tuple[ast.expr, Scope]]:
