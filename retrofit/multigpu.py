@@ -1926,7 +1926,7 @@ def shard_loader(
         batches = BatchSampler(sampler, batch_size, drawn.drop_last)
         settings = {"batch_size": batch_size}
     if is_distributed():
-        settings |= of_rank(loader)
+        settings |= of_rank(loader) | {"whole": loader}
     return changed_copy(loader, sampler=sampler, batch_sampler=batches, **settings)
 
 
@@ -2199,7 +2199,7 @@ def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataL
             "ones, of which every rank takes others; leave --batch at per_gpu, or give the DataLoader a batch_size"
         )
     dataset: Any = loader.dataset
-    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed)}
+    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed), "whole": loader}
     if batch_size is not None:
         batches = BatchSampler(loader.sampler, batch_size, loader.drop_last)
         settings |= {"batch_size": batch_size, "batch_sampler": batches}
@@ -2537,9 +2537,12 @@ def _common_seed(seed: int | None) -> int:
 
 def is_shard(loader: Any) -> bool:
     """Return whether a loader has this rank's part of the samples already."""
-    if isinstance(loader, BatchesInTurn):
-        return True
-    return isinstance(loader.sampler, ShardedSampler) or isinstance(loader.dataset, ShardedStream)
+    return whole_loader(loader) is not loader
+
+
+def whole_loader(loader: Any) -> Any:
+    """Return what `loader` is this rank's part of; every other one is itself."""
+    return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "whole", loader)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
@@ -2785,13 +2788,12 @@ _depth = 0  # of iterations over batches that this rank alone evaluates
 def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     """Return this rank's batches of an evaluation: of a DataLoader a loader that reads no other ones.
 
-    Ranks can have different numbers of batches, or none, so nothing collective may happen per batch. While they are
-    used, also with gradients (an attack, a gradient penalty), models in evaluation mode and losses are this rank's own.
+    Of a shard they are those of its whole loader. Ranks can have different numbers, or none, so nothing collective may
+    happen per batch. While they are used, also with gradients, models in evaluation mode and losses are the rank's own.
     """
     if not is_distributed():
         return batches
-    if isinstance(batches, DataLoader) and is_shard(batches):  # of distribute_loader: its batches are this rank's
-        return batches
+    batches = whole_loader(batches)
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
     if batches not in _shares:
@@ -2834,13 +2836,12 @@ def is_sharing() -> bool:
 
 
 def same_batches(loader: DataLoader) -> Iterable[Any]:
-    """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
+    """Return the batches of an evaluation that every rank runs whole, also of a shard: the same draws and order on all.
 
-    What is drawn while they are used, for a mask or noise, is the same on all ranks, too: it comes from rank 0's
-    streams, so what the script seeds just before is that of one process. Then each rank continues with its own. Every
-    rank must iterate as often as the others.
+    What is drawn while they are used, for a mask or noise, comes from rank 0's streams, so what the script seeds just
+    before is that of one process. Then each rank continues with its own. Every rank must iterate as often as others.
     """
-    return DistributedLoader(loader, _same_pass) if is_distributed() else loader
+    return DistributedLoader(whole_loader(loader), _same_pass) if is_distributed() else loader
 
 
 def _same_pass(loader: DataLoader) -> Iterator[Any]:
@@ -4696,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 2a41ca273ebc7ccc155549f954656e6ec8a0d03e7ef58cd7a1004b6ca9be07e1
+# Unchanged while the text above has the SHA-256 fcaf019858402bb52996c67cb6d81c588316ffc89805b5eb78dacd6d9397ccba

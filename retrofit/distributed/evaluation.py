@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from .collectives import broadcast_object
 from .data.batch import gather_values, in_turn
-from .data.loaders import is_shard
+from .data.loaders import is_shard, whole_loader
 from .data.random_state import get_rng_state, set_rng_state, share_random_state
 from .data.sharding import DistributedLoader, WorkerOfRank, changed_copy
 from .process.process_group import get_rank, get_world_size, is_distributed
@@ -37,13 +37,12 @@ _depth = 0  # of iterations over batches that this rank alone evaluates
 def share_batches(batches: Iterable[Any]) -> Iterable[Any]:
     """Return this rank's batches of an evaluation: of a DataLoader a loader that reads no other ones.
 
-    Ranks can have different numbers of batches, or none, so nothing collective may happen per batch. While they are
-    used, also with gradients (an attack, a gradient penalty), models in evaluation mode and losses are this rank's own.
+    Of a shard they are those of its whole loader. Ranks can have different numbers, or none, so nothing collective may
+    happen per batch. While they are used, also with gradients, models in evaluation mode and losses are the rank's own.
     """
     if not is_distributed():
         return batches
-    if isinstance(batches, DataLoader) and is_shard(batches):  # of distribute_loader: its batches are this rank's
-        return batches
+    batches = whole_loader(batches)
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return _while_sharing(islice(batches, get_rank(), None, get_world_size()))
     if batches not in _shares:
@@ -86,13 +85,12 @@ def is_sharing() -> bool:
 
 
 def same_batches(loader: DataLoader) -> Iterable[Any]:
-    """Return the batches of an evaluation that every rank runs whole: the same draws and order on all.
+    """Return the batches of an evaluation that every rank runs whole, also of a shard: the same draws and order on all.
 
-    What is drawn while they are used, for a mask or noise, is the same on all ranks, too: it comes from rank 0's
-    streams, so what the script seeds just before is that of one process. Then each rank continues with its own. Every
-    rank must iterate as often as the others.
+    What is drawn while they are used, for a mask or noise, comes from rank 0's streams, so what the script seeds just
+    before is that of one process. Then each rank continues with its own. Every rank must iterate as often as others.
     """
-    return DistributedLoader(loader, _same_pass) if is_distributed() else loader
+    return DistributedLoader(whole_loader(loader), _same_pass) if is_distributed() else loader
 
 
 def _same_pass(loader: DataLoader) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from ..process.process_group import get_world_size, require_group
 from .batch import DrawnAhead, batches_in_use, training_batches
 from .batches_in_turn import BatchesInTurn
 from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_batches
-from .streams import ShardedStream, shard_stream, stream_batches
+from .streams import shard_stream, stream_batches
 from .wrapped import require_not_started, wrapped_loaders
 
 DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_sampler"})  # names in a class
@@ -92,9 +92,12 @@ def _common_seed(seed: int | None) -> int:
 
 def is_shard(loader: Any) -> bool:
     """Return whether a loader has this rank's part of the samples already."""
-    if isinstance(loader, BatchesInTurn):
-        return True
-    return isinstance(loader.sampler, ShardedSampler) or isinstance(loader.dataset, ShardedStream)
+    return whole_loader(loader) is not loader
+
+
+def whole_loader(loader: Any) -> Any:
+    """Return what `loader` is this rank's part of; every other one is itself."""
+    return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "whole", loader)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:

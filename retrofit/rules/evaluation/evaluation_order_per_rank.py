@@ -14,9 +14,10 @@ from retrofit.analysis.values.kinds import Display, Instance, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader
+from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.data.seeds import draws_in_evaluation
 from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
+from retrofit.training.evaluation.whole_passes import lengths_of_whole, whole_passes
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.loops import Frame, is_ruled_out, truth_in_call
 from retrofit.training.torch_api.data import SAMPLERS_IN_ORDER
@@ -156,9 +157,19 @@ def find(project: Project) -> Iterator[Finding]:
     whole = {evaluation.loop: evaluation.scope for evaluation in project.evaluations if evaluation.reason}
     drawing = {loop for loop, scope in whole.items() if draws_in_evaluation(project.analysis, loop, scope)}
     seen: set[ast.expr] = set()
+    for expression, use in whole_passes(project).items():
+        if not _is_fixed(project, use):
+            seen.add(expression)
+            message = f"each process draws its own part of {use.scope.source.segment(expression)}"
+            edits = surround(use.scope.source, expression, "rd.evaluation.same_batches(", ")")
+            yield found(RULE, use.scope.source, expression, message, edits)
+    for node, scope in dict.fromkeys(lengths_of_whole(project)):
+        message = f"{scope.source.segment(node)} is this process's part, and its length that of the training"
+        edits = surround(scope.source, node, "rd.evaluation.same_batches(", ")")
+        yield found(RULE, scope.source, node, message, edits)
     for loader in project.loaders:
         if TRAIN in loader.roles or is_sharded(project.ranks, loader):
-            continue  # one that trains has each rank's own samples, also where some are shown
+            continue
         is_random = _is_random(project.analysis, loader)
         for use in loader.uses:
             source = use.scope.source
@@ -166,15 +177,19 @@ def find(project: Project) -> Iterator[Finding]:
                 continue
             if not is_random and use.loop not in drawing:
                 continue
-            outer = source.parents[use.expression]
-            is_fixed = isinstance(outer, ast.Call) and project.analysis.called(outer, use.scope) & SAME_ORDER
-            if is_fixed or runs_on_one(project.analysis, use.scope, use.loop):
+            if _is_fixed(project, use) or runs_on_one(project.analysis, use.scope, use.loop):
                 continue
             seen.add(use.expression)
             what = "an order" if is_random else "random numbers"
             message = f"each process draws {what} of its own for {source.segment(use.expression)}"
             edits = surround(source, use.expression, "rd.evaluation.same_batches(", ")")
             yield found(RULE, source, use.expression, message, edits)
+
+
+def _is_fixed(project: Project, use: Use) -> bool:
+    """Return whether a pass has the same batches on all processes already."""
+    outer = use.scope.source.parents[use.expression]
+    return isinstance(outer, ast.Call) and bool(project.analysis.called(outer, use.scope) & SAME_ORDER)
 
 
 def _is_random(analysis: Analysis, loader: Loader) -> bool:

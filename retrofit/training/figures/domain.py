@@ -22,6 +22,7 @@ from retrofit.training.torch_api.runtime import (
     OWN_BATCH_SIZES,
     OWN_SAMPLES,
     RANK_SHARE,
+    SAME_BATCHES,
     SUM_ATTRIBUTES,
     TRAINING_SHARES,
     WHOLE_BATCHES,
@@ -34,6 +35,7 @@ from ..data.batches import made_before
 from ..data.draws.draws import drawing_loops, is_split_by_map
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
+from ..evaluation.whole_passes import whole_passes
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
 from ..optimizer.rates import is_rate_of_group
@@ -91,7 +93,7 @@ class TorchDomain:
         self.sinks = Sinks(self.analysis, project.outputs)
         self.shown: dict[ast.AST, Shown] = {}
         sharded = [loader for loader in project.loaders if TRAIN in loader.roles or loader.is_split]
-        uses = [use for loader in sharded for use in loader.uses]
+        uses = [use for loader in sharded for use in loader.uses if use.expression not in whole_passes(project)]
         whole = {use.expression for loader in project.loaders if loader not in sharded for use in loader.uses}
         self.drawn = {use.expression for use in uses} - whole
         self.loops: set[ast.AST] = {use.loop for use in uses if use.role == TRAIN and use.loop is not None}
@@ -135,8 +137,8 @@ class TorchDomain:
         names = self.analysis.called(drawn, scope)
         if names & EVALUATION_SHARES or is_split_by_map(self.analysis, drawn, scope):
             return Flow(BATCH)
-        if WHOLE_BATCHES in names or names & NUMBERS:
-            return NONE if WHOLE_BATCHES in names else None
+        if WHOLE_BATCHES in names or names & (NUMBERS | SAME_BATCHES):
+            return None if names & NUMBERS else NONE
         inner = [self.element(part, scope) for part in drawn.args]
         found = [flow for flow in inner if flow is not None]
         if not found or self.analysis.functions_called(drawn, scope):

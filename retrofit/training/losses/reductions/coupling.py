@@ -51,7 +51,8 @@ def couplings(project: Project) -> list[Coupling]:
 
     def found() -> list[Coupling]:
         shared = {evaluation.loop for evaluation in project.evaluations if not evaluation.reason}
-        return sorted((each for each in _find(project) if not _is_within(each, shared)), key=_order)
+        own = (each for each in _find(project) if not _is_within(each, shared) and not _is_before(project, each))
+        return sorted(own, key=_order)
 
     return project.analysis.fact("couplings", found)
 
@@ -77,6 +78,13 @@ def coupled_otherwise(project: Project) -> list[tuple[ast.expr, Scope]]:
         and not any(term.counts for term in terms_at(project.analysis, node, scope))
         and not _function_of(reader, node)
     ]
+
+
+def _is_before(project: Project, coupling: Coupling) -> bool:
+    """Return whether a sum or mean is computed outside the steps: of the data, by which a scaler is set."""
+    steps: set[ast.AST] = project.analysis.fact("nodes in batches", lambda: {node for node, _ in project.in_batches})
+    chains = [(coupling.node, coupling.scope), *call_chains(project.analysis, coupling.node, coupling.scope)]
+    return not any(place in steps for place, _ in chains) and any(scope is scope.module for _, scope in chains)
 
 
 def is_brought_together(project: Project, scope: Scope) -> bool:

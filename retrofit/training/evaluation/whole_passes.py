@@ -1,0 +1,141 @@
+"""Passes over a training loader that do not train: every rank draws all of its batches, as one process does."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.reachability import calls_within, known_scopes
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+
+from ..data.loaders import TRAIN
+from ..data.next_calls import PEEK, Use
+from ..data.shapes import is_about_shape
+from ..data.shards import is_sharded
+from ..files.guards import runs_on_one
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+GIVES = {"__iter__", "__next__", "next"}
+SENDS = {"put", "put_nowait", "send", "submit"}
+
+
+def whole_passes(project: Project) -> dict[ast.expr, Use]:
+    """Return what draws from a training loader, and is neither training nor an evaluation that is split, with its use.
+
+    An evaluation that cannot be split, statistics of the training data, a first batch by which something is set.
+    """
+    return project.analysis.fact("whole passes", lambda: {use.expression: use for use in _find(project)})
+
+
+def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the training loaders whose lengths are asked for after a pass over all: `total / len(loader)`.
+
+    The length of a rank's part is the number of the training's steps. In a function that draws from it in training,
+    too, only what is added up in the pass tells which length is meant.
+    """
+    split = {evaluation.loop for evaluation in project.evaluations if not evaluation.reason}
+    whole = whole_passes(project)
+    for loader in project.loaders if not project.distribution.is_by_hand else ():
+        trained = {use.scope for use in loader.uses if use.role == TRAIN}
+        for use in loader.uses if TRAIN in loader.roles else ():
+            if use.loop is None or (use.loop not in split and use.expression not in whole):
+                continue
+            added = {ast.unparse(n.target) for n in ast.walk(use.loop) if isinstance(n, ast.AugAssign)}
+            text = ast.unparse(use.expression)
+            for call in own_nodes(use.scope.node):
+                if not (isinstance(call, ast.Call) and ast.unparse(call) == f"len({text})"):
+                    continue
+                statement = use.scope.source.statement(call)
+                is_after = statement.lineno > (use.loop.end_lineno or 0)
+                reads = {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, ast.expr)}
+                if use.scope not in trained or (is_after and added & reads):
+                    yield call.args[0], use.scope
+
+
+def _find(project: Project) -> Iterator[Use]:
+    if project.distribution.is_by_hand:
+        return
+    reached = known_scopes(project.analysis)
+    trained = [use for loader in project.loaders for use in loader.uses if use.role == TRAIN]
+    expressions = {use.expression for use in trained}
+    loops = {use.loop for use in trained} | {loop for path in project.paths for loop, _ in path.loops}
+    loops -= {None}
+    loops |= {evaluation.loop for evaluation in project.evaluations if not evaluation.reason}
+    for loader in project.loaders:
+        if TRAIN not in loader.roles or is_sharded(project.ranks, loader):
+            continue
+        for use in loader.uses:
+            if use.role == TRAIN or use.expression in expressions or use.scope not in reached or _hands_on(use.scope):
+                continue
+            is_on_one = use.loop is not None and runs_on_one(project.analysis, use.scope, use.loop)
+            is_shape = use.role == PEEK and _is_for_shapes(use.expression, use.scope)
+            if (
+                use.loop not in loops
+                and not _may_train(project, use)
+                and not is_on_one
+                and not is_shape
+                and not _is_handed_on(project, use)
+            ):
+                yield use
+
+
+def _may_train(project: Project, use: Use) -> bool:
+    """Return whether a loop steps or goes backward, by something that was not found as a training."""
+    calls = (node for node in ast.walk(use.loop) if isinstance(node, ast.Call)) if use.loop else ()
+    inner = (
+        part for call in calls for part, _ in (*calls_within(project.analysis, call, use.scope), (call, use.scope))
+    )
+    return any(last_name(call) in ("step", "backward") for call in inner)
+
+
+def _hands_on(scope: Scope) -> bool:
+    """Return whether what a function draws is for others, who may train: a generator, a loader, a thread of one."""
+    around = scope
+    while around.parent is not None:
+        bodies = around.node.body if isinstance(around.node, ast.ClassDef) else []
+        if GIVES & {part.name for part in bodies if isinstance(part, FUNCTIONS) and not isinstance(part, ast.Lambda)}:
+            return True
+        around = around.parent
+    return scope.is_function and any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Call) and last_name(node) in SENDS)
+        for node in own_nodes(scope.node)
+    )
+
+
+def _is_handed_on(project: Project, use: Use) -> bool:
+    """Return whether a function of the project gets the loader, and draws from it in a place of its own."""
+    for outer in use.scope.source.ancestors(use.expression):
+        if isinstance(outer, (ast.stmt, ast.comprehension)) or (
+            isinstance(outer, ast.Call) and last_name(outer) == "next"
+        ):
+            return False
+        if isinstance(outer, ast.Call) and project.analysis.functions_called(outer, use.scope):
+            return True
+    return False
+
+
+def _is_for_shapes(node: ast.expr, scope: Scope) -> bool:
+    """Return whether nothing but the shapes of a batch are asked for: next(iter(loader))[0].shape."""
+    names: set[str] = set()
+    for outer in scope.source.ancestors(node):
+        if is_about_shape(outer):
+            return True
+        if isinstance(outer, ast.Assign):
+            names = {part.id for target in outer.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        if isinstance(outer, (ast.stmt, *FUNCTIONS)):
+            break
+    reads = [
+        n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names
+    ]
+    return bool(names) and all(_is_measured(read, scope) for read in reads)
+
+
+def _is_measured(node: ast.expr, scope: Scope) -> bool:
+    outer = scope.source.parents[node]
+    while isinstance(outer, ast.Subscript):
+        outer = scope.source.parents[outer]
+    return is_about_shape(outer)
