@@ -491,6 +491,17 @@ def window(source, i):
     return source[:, i : i + 5]
 
 
+def in_chunks(rows, batch_size):
+    found = []
+    for number in range(len(rows) // batch_size):
+        found.append(rows[number * batch_size : (number + 1) * batch_size] * 2)
+    return torch.cat(found)
+
+
+def num_samples(step):
+    return 10 + step
+
+
 def crops(n):
     rows = torch.zeros(n, 4)
     for row in range(n):
@@ -511,6 +522,7 @@ sampler = Sampler()
         ("i in range(0, 90, 5)", "x, y = window(X, i), Y", "source[:, i:i + 5]"),
         ("step in range(10)", "x, y = crops(len(X) // 12)", "random.randint(0, 90)"),
         ("step in range(10)", "x, y = torch.load(files[step])", "files[step]"),
+        ("step in range(10)", "x, y = in_chunks(X[sampler.next_batch()], 8), Y[: num_samples(0)]", "next_batch()"),
     ],
 )
 def test_a_refusal_names_what_gives_a_batch(tmp_path: Path, over: str, line: str, named: str) -> None:

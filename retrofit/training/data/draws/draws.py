@@ -171,6 +171,7 @@ class _Search:
         self.split: dict[ast.Call, Scope] = {}
         self.chosen: dict[ast.Subscript, Scope] = {}
         self.problems: list[Problem] = []
+        self.around = {loop for loop, _ in path.loops}  # that a step is a turn of
         self.of_step: set[ast.AST] = set()  # what may be put into a list of samples: rows.append(ids)
 
     def run(self) -> None:
@@ -183,9 +184,7 @@ class _Search:
             self._follow(start)
         for call, scope in self._shuffled():
             self._note_order(call, scope)
-        self.problems += self._drawn_by_sample()
-        self.problems += self._kept_by_sample()
-        self.problems += self._cut_from_filled()
+        self.problems += [*self._drawn_by_sample(), *self._kept_by_sample(), *self._cut_from_filled()]
 
     def _follow(self, start: Origin) -> None:
         for origin in origins(self.analysis, [start], self._through):
@@ -260,6 +259,8 @@ class _Search:
                 if self._is_cut_again(found):
                     self.problems.append((node, scope, f"{ast.unparse(node)} cuts what was drawn into smaller batches"))
                 return False
+            if self.of_step and is_repeated(self.analysis, node, scope, self.around, self.followed):
+                return False  # a part of a batch, as of rays that are rendered in chunks
             self._note_slice(found)
             return True
         if is_order(self.analysis, node, scope):
@@ -355,12 +356,11 @@ class _Search:
 
     def _drawn_by_sample(self) -> Iterator[Problem]:
         """Yield the draws that are made once for each sample of a batch, of so many numbers as the sample needs."""
-        around = {loop for loop, _ in self.path.loops}
         for node, scope, sizes in ((d.node, d.scope, d.sizes) for d in self.batches.values() if d.kind == RANDOM):
             is_measured = any(is_about_shape(part) for part in ast.walk(sizes[0][0]))
             if isinstance(sizes[0][0], ast.Constant) or (is_named(self.analysis, *sizes[0]) and not is_measured):
                 continue
-            if is_repeated(self.analysis, node, scope, around, self.followed):
+            if is_repeated(self.analysis, node, scope, self.around, self.followed):
                 yield node, scope, f"{ast.unparse(node)} is drawn again for each sample of a batch"
 
     def _kept_by_sample(self) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ... import Project
 
 GIVES_ONE = re.compile(r"next|batch|sample|fetch|^(get|pop|recv|__iter__)$", re.IGNORECASE)  # names of functions
+GIVES_NUMBER = re.compile(r"(^|_)(n|num|nb|number|count|len|total)_|_?(size|count|len|length)$", re.IGNORECASE)
 
 
 def without_batch(project: Project, path: Path) -> tuple[ast.AST, Scope, str]:
@@ -64,7 +65,9 @@ def _gives_one(project: Project, node: ast.Call, scope: Scope) -> bool:
     names = names_of(project.analysis, node, scope)
     if names & INDICES:
         return not is_small(size_of(project.analysis, node, scope))
-    return bool(GIVES_ONE.search(last_name(node))) or any(name.startswith("random.") for name in names)
+    name = last_name(node)
+    is_named = bool(GIVES_ONE.search(name)) and not GIVES_NUMBER.search(name)
+    return is_named or any(name.startswith("random.") for name in names)
 
 
 def follows_loop(project: Project, node: ast.AST, scope: Scope, in_loops: set[ast.AST]) -> bool:
