@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from convert.conversion import conversion
 
+from retrofit.rules.refusals.help import patch_for
+
 SCRIPT = """\
 import numpy as np
 import torch
@@ -100,3 +102,13 @@ def test_an_output_that_the_next_batch_is_computed_from_is_refused(tmp_path: Pat
     script = SHOWN.format(before="out = data[:4]", batch="out = model(x + out.detach())", after="print(epoch)")
     (refusal,) = conversion(tmp_path, script).refusals
     assert (refusal.code, refusal.kind) == ("RF210", "samples-kept")
+
+
+def test_the_batch_itself_is_proposed_for_a_tensor_that_gets_all_of_it(tmp_path: Path) -> None:
+    script = SCRIPT.format(made=TENSOR, filled="given = inputs.copy_(x)").replace("model(inputs)", "model(given)")
+    refused = conversion(tmp_path, script)
+    (refusal,) = refused.refusals
+    assert "has the rows of the script's batch" in refusal.refusal
+    (edit,) = patch_for(refused.project, refusal)
+    assert edit.text == "x.to(inputs)"
+    assert not conversion(tmp_path, script.replace("inputs.copy_(x)", edit.text)).refusals

@@ -205,6 +205,8 @@ def find(project: Project) -> Iterator[Finding]:
             if _is_buffer(project, write):
                 message = f"{write.name} is made once and filled from each batch"
                 refusal = f"{write.name} keeps rows of the batches before where a batch is smaller than it"
+                if isinstance(write.node, ast.Call) and ast.unparse(write.node.func) == f"{write.name}.copy_":
+                    refusal = f"{write.name} has the rows of the script's batch, and the batch of a process has fewer"
                 yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-buffer")
                 continue
             message = f"{write.name} keeps what it is given of each batch"

@@ -102,12 +102,25 @@ def _model_output(project: Project, finding: Finding) -> list[Edit]:
     return [insert_before(source, source.statement(node), [line]), replace(source, inside[0], name)]
 
 
+def _batch_itself(project: Project, finding: Finding) -> list[Edit]:
+    """Write `images.to(inputs)` for `inputs.copy_(images)`, where that is what is used: the batch has its own size."""
+    node, source = finding.node, finding.source
+    assert source is not None
+    is_copy = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "copy_"
+    if not is_copy or len(node.args) != 1 or isinstance(source.parents[node], ast.Expr):  # type: ignore[union-attr]
+        return []
+    given, kept = source.segment(node.args[0]), source.segment(node.func.value)  # type: ignore[union-attr]
+    is_plain = isinstance(node.args[0], (ast.Name, ast.Attribute, ast.Subscript, ast.Call))  # type: ignore[union-attr]
+    return [replace(source, node, f"{given if is_plain else f'({given})'}.to({kept})")]
+
+
 def _free_name(source: Source, name: str) -> str:
     taken = {node.id for node in source.nodes if isinstance(node, ast.Name)}
     return next(one for one in (name, *(f"{name}_{number}" for number in range(2, 99))) if one not in taken)
 
 
 PATCHES: dict[str, Patch] = {
+    "batch-buffer": _batch_itself,
     "removed-next": _next,
     "closure-step": _closure,
     "suppressed-errors": _suppressed,
