@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.batch_values import BATCH
+from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.made_before import made_before
+from retrofit.training.data.shards import builders_of, constant
 from retrofit.training.losses.gathering.gathered import gathering
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
@@ -66,8 +70,25 @@ for images, labels in loader:
     noise.normal_()
     criterion(model(images) + noise, labels).backward()
 """,
+    # the last batch may have one row in a process
+    """\
+for images, labels in DataLoader(dataset, 8):
+    labels = labels.squeeze_()  # RF112
+    criterion(torch.squeeze(model(images)), labels).backward()  # RF112
+""",
 ]
 VALID = [
+    # an axis that is named, and batches that all have their full size
+    """\
+loader = DataLoader(dataset, 8, drop_last=True)
+for images, labels in loader:
+    criterion(model(images).squeeze(), labels.squeeze(1)).backward()
+""",
+    """\
+for images, labels in DataLoader(dataset, 8):
+    criterion(model(images).squeeze(-1), labels.squeeze(1)).backward()
+    shown = labels.cpu().squeeze()
+""",
     """\
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, shuffle=True, drop_last=True))
@@ -116,6 +137,9 @@ for images, labels in loader:
     criterion(model(images.view(batch_size, -1)), labels).backward()
 """,
 ]
+SQUEEZED = "squeeze() takes the axis of the samples away, too, where a process has one row of a batch: the last one"
+HELP_SQUEEZED = "name the axis, squeeze(1) or squeeze(-1), or leave the last batch out by drop_last=True"
+LEAVES_LOSS = {"numpy", "cpu", "detach", "item"}
 SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks", "whole_batch_size"}
 SHAPED = VIEWS | REPEATS | FILLED | DRAWN | NEW | TENSOR_CLASSES | {"repeat", "fill", "range"}
 
@@ -124,6 +148,7 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:  # there the batch size is that of one process
         return
     yield from _skipped(project)
+    yield from _squeezed(project)
     drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     counted = gathering(project).sizes  # over all ranks, by RF303
     drawn |= set(_of_steps(project))
@@ -143,6 +168,27 @@ def find(project: Project) -> Iterator[Finding]:
                 edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(RULE, scope.source, part, message, edits)
+
+
+def _squeezed(project: Project) -> Iterator[Finding]:
+    """Yield what loses the axis of the samples where a process has one row of a batch: `labels.squeeze()`."""
+    if all(_drops_last(project, loader) for loader in project.loaders if TRAIN in loader.roles):
+        return
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.Call) or last_name(node) not in ("squeeze", "squeeze_") or node.keywords:
+            continue
+        is_torch = "torch.squeeze" in project.analysis.called(node, scope)
+        if not isinstance(node.func, ast.Attribute) or len(node.args) != is_torch:
+            continue
+        value = node.args[0] if is_torch else node.func.value
+        names = {last_name(part) for part in ast.walk(value)}
+        if BATCH in project.batch_values.sources_of(value, scope) and not names & LEAVES_LOSS:
+            yield found(RULE, scope.source, node, SQUEEZED, help=HELP_SQUEEZED)
+
+
+def _drops_last(project: Project, loader: Loader) -> bool:
+    built = builders_of(project.analysis, loader)
+    return bool(built) and all(constant(call, "drop_last") is True for call, _ in built)
 
 
 def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
