@@ -370,3 +370,76 @@ for (x,) in loader:
     optimizer.step()
 """
     assert "model = rd.distribute_model(model)" in converted(tmp_path, script)
+
+
+CALLBACKS = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 4)), batch_size=8, shuffle=False)
+
+
+class Callback:
+    def set_model(self, model):
+        self.model = model
+
+    def on_epoch_end(self):
+        pass
+
+
+class Evaluate(Callback):
+    def __init__(self, function, data):
+        self.function, self.data = function, data
+
+    def on_epoch_end(self):
+        total = 0.0
+        for x, y in self.data:
+            total += self.function(self.model, x, y, None, train=False).item()
+        print(f"held out {total:.5f}")
+
+
+class Callbacks:
+    def __init__(self, items):
+        self.items = items
+
+    def set_model(self, model):
+        for item in self.items:
+            item.set_model(model)
+
+    def on_epoch_end(self):
+        for item in self.items:
+            item.on_epoch_end()
+
+
+def episode(model, x, y, optimizer, train):
+    if train:
+        model.train()
+        optimizer.zero_grad()
+    else:
+        model.eval()
+    loss = nn.functional.mse_loss(model(x), y)
+    if train:
+        loss.backward()
+        optimizer.step()
+    return loss
+
+
+def fit(model, optimizer, data, function, callbacks):
+    callbacks = Callbacks(callbacks)
+    callbacks.set_model(model)
+    for epoch in range(2):
+        for x, y in data:
+            function(model, x, y, optimizer, train=True)
+        callbacks.on_epoch_end()
+
+
+held_out = DataLoader(TensorDataset(torch.randn(16, 4), torch.randn(16, 4)), batch_size=8)
+model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fit(model, optimizer, loader, episode, [Evaluate(episode, held_out)])
+"""
+
+
+def test_a_function_that_callbacks_run_too_trains_the_model_that_it_is_given(tmp_path: Path) -> None:
+    assert "model = rd.distribute_model(model)" in converted(tmp_path, CALLBACKS)

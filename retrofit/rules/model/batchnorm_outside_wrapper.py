@@ -98,6 +98,7 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
     """Return the variables of models that the training calls and does not train, each with such a place."""
     analysis, batches = project.analysis, {node for node, _ in project.in_batches}
     trained = {v for model in project.models for v in {model.variable} | upstream(analysis, model.variable)}
+    runs = {call.call for model in project.models for call in model.calls}
     found: dict[Variable, tuple[ast.expr, Scope]] = {}
     for call, node in run_by_training(analysis, project.paths):
         is_model = any(is_layer(analysis, value) for value in analysis.evaluate(node, call.scope))
@@ -109,7 +110,8 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
             continue  # a part of a module, whatever it was called before
         for variable in variables:
             is_trained = ({variable} | upstream(analysis, variable)) & trained
-            if not is_trained and variable.key is None:
+            is_of_any = call.call in runs and not assignments_to(analysis, variable)  # a parameter
+            if not is_trained and not is_of_any and variable.key is None:
                 found.setdefault(variable, (node, call.scope))
     return found
 
