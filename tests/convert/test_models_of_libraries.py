@@ -36,6 +36,13 @@ def error(net, x):
     return F.mse_loss(net.decode(net.encode(x)), x)
 
 
+def terms(net, x):
+    found = []
+    found.append(-net.log_prob(x).mean())
+    found += [x.square().mean()]
+    return found
+
+
 loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
 flow, net, both, probe = Flow(4), nn.Linear(4, 4), Both(), Probe()
 models = {"flow": build()}
@@ -77,6 +84,16 @@ def script(loss: str, *parameters: str) -> str:
             ["*probe.parameters()"],
             ['probe = rd.distribute_model(probe, methods=["base"])'],
         ),
+        (
+            'sum({"fit": net(x).mean(), "flow": -flow.log_prob(x).mean()}.values())',
+            [FLOW, NET],
+            ['flow = rd.distribute_model(flow, methods=["log_prob"])', "net = rd.distribute_model(net)"],
+        ),
+        (
+            "torch.stack(terms(flow, net(x))).sum()",
+            [FLOW, NET],
+            ['flow = rd.distribute_model(flow, methods=["log_prob"])', "net = rd.distribute_model(net)"],
+        ),
         ("-flow.log_prob(net(x)).mean()", [NET], ["net = rd.distribute_model(net)"]),  # flow is frozen
         (
             "F.mse_loss(net(x), x) + sum(p.norm() for p in flow.parameters())",
@@ -101,6 +118,7 @@ def test_what_the_loss_comes_from_is_wrapped(
     "loss",
     [
         "F.mse_loss(integrate(flow, net(x)), x)",
+        "F.mse_loss(net(next(map(flow, [x]))), x)",
         "F.mse_loss(integrate(function=flow, start=net(x)), x)",
         "F.mse_loss(nn.Sequential(net, flow)(net(x)), x)",
     ],

@@ -39,7 +39,7 @@ def losses_computed_from(analysis: Analysis, paths: list[Path]) -> set[ast.AST]:
     def compute() -> set[ast.AST]:
         calls = {path.frames[0].node: path.frames[0].scope for path in paths}
         places = [(c.func.value, s) for c, s in calls.items() if isinstance(c, ast.Call) and _is_method(c)]  # type: ignore[attr-defined]
-        return {origin.node for place in places for origin in computed_from(analysis, *place)}
+        return {origin.node for place in places for origin in computed_from(analysis, *place, stored=True)}
 
     return analysis.fact("what losses are computed from", compute)
 

@@ -16,24 +16,24 @@ from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
 
 from ...optimizer.optimizers import parameter_owners
 from ..containers import entries_of, variables_holding
+from ..gradients import has_gradients
 from ..modules import is_module
-from .library_calls import losses_computed_from
 
 if TYPE_CHECKING:
     from ... import Project
 
 OF_PROJECT = (LocalFunction, LocalClass, Instance)
+ASKING = frozenset({"len", "isinstance", "hasattr", "getattr", "type", "id", "str", "repr", "print"})
 
 
 def unseen_models(project: Project) -> Iterator[tuple[ast.AST, Scope, Variable]]:
-    """Yield where a loss is computed from such a model, once for each."""
+    """Yield where the training uses what such a model gives, once for each."""
     analysis = project.analysis
     wanted = _owners(project) - _seen(project)
     wanted = {variable for variable in wanted if not upstream(analysis, variable) & _seen(project)}
     wanted = {variable for variable in wanted if not _is_part(project, variable)}
-    computing = losses_computed_from(analysis, project.paths) if wanted else set()
     for node, scope in project.in_batches if wanted else ():
-        if node in computing and isinstance(node, (ast.Name, ast.Attribute)) and _is_given(project, node, scope):
+        if isinstance(node, (ast.Name, ast.Attribute)) and _is_given(project, node, scope):
             for variable in variables_of(analysis, node, scope) & wanted:
                 wanted.discard(variable)
                 yield node, scope, variable
@@ -67,14 +67,14 @@ def _is_part(project: Project, variable: Variable) -> bool:
 
 
 def _is_given(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether something outside the project runs what a name holds: an argument, the object of a method."""
-    source = scope.source
-    outer = source.parents[node]
-    if isinstance(outer, ast.Attribute):
-        call = source.parents[outer]
-        is_method = isinstance(call, ast.Call) and call.func is outer
-        return is_method and outer.attr not in RUNS_NOTHING | CHILDREN | MODULES
-    outer = source.parents[outer] if isinstance(outer, (ast.keyword, ast.Starred)) else outer
-    if not isinstance(outer, ast.Call) or outer.func is node:
+    """Return whether something outside the project may run what a name holds: an argument, the object of a method."""
+    outer = scope.source.parents[node]
+    outer = scope.source.parents[outer] if isinstance(outer, (ast.keyword, ast.Starred)) else outer
+    is_object = isinstance(outer, ast.Attribute) and outer.attr not in RUNS_NOTHING | CHILDREN | MODULES
+    call = scope.source.parents[outer] if is_object else outer
+    if not isinstance(call, ast.Call) or call.func is node or (is_object and call.func is not outer):
         return False
-    return not any(isinstance(value, OF_PROJECT) for value in project.analysis.evaluate(outer.func, scope))
+    if isinstance(scope.source.parents[call], ast.Expr) or project.analysis.called(call, scope) & ASKING:
+        return False
+    is_own = any(isinstance(value, OF_PROJECT) for value in project.analysis.evaluate(call.func, scope))
+    return not is_own and has_gradients(project.analysis, scope, call)
