@@ -161,7 +161,7 @@ def find(project: Project) -> Iterator[Finding]:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
-                if before.get((node, scope)) or _is_evaluated(project, node, scope):
+                if before.get((node, scope)) or ((node, scope) in before and _is_evaluated(project, node, scope)):
                     message = f"with RETROFIT_BATCH=global a process has fewer samples than {ast.unparse(part)} rows"
                     yield found(RULE, scope.source, part, message, help=HELP_KEPT)
                     continue
