@@ -266,7 +266,7 @@ def script(lines: str, before: str = "") -> str:
 @pytest.mark.parametrize(
     ("lines", "before", "words"),
     [
-        ("loss = 0\nif y.sum() > 0:\n    loss = flat(out, y)", FLAT.replace("LOSS", "flat"), "may not all come to it"),
+        ("loss = 0\nif y.max() > 0:\n    loss = flat(out, y)", FLAT.replace("LOSS", "flat"), "may not all come to it"),
         (
             "loss = 0\nif torch.rand(1) > 0.5:\n    loss = flat(out, y)",
             FLAT.replace("LOSS", "flat"),

@@ -13,6 +13,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Member, Result
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
@@ -20,7 +21,7 @@ from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Divis
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
 from retrofit.training.losses.library import token_losses
-from retrofit.training.losses.reductions.coupling import coupled_nodes, is_made_global
+from retrofit.training.losses.reductions.coupling import coupled_nodes, couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
@@ -135,6 +136,7 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
+    decided: list[tuple[ast.expr, Scope]] = []  # by tests of what a process counts
     token_calls: set[ast.AST] = set()
     made_global = coupled_nodes(project)
     parts = [loss_parts(project.analysis, path) for path in project.paths]
@@ -157,8 +159,9 @@ def find(project: Project) -> Iterator[Finding]:
         elif counting := [term for term in terms if _counts(project, term)]:
             if _is_of_a_sample(project, node, scope):
                 continue
-            is_settled = project.batch_values.is_settled(node, scope)
+            is_settled = not obstacle(project, node, scope, together=True)  # type: ignore[arg-type]
             edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
+            decided += [(node, scope)] if edits else []  # type: ignore[list-item]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
         elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
@@ -178,7 +181,10 @@ def find(project: Project) -> Iterator[Finding]:
         ):
             continue
         if division.loss == UNKNOWN or (division.loss == SUM and division.kind in (COUNT, RATIO)):
-            yield _of_division(project, division)
+            finding = _of_division(project, division)
+            decided += [(division.divisor, division.scope)] if finding.edits else []
+            yield finding
+    yield from tests_together(project, decided, RULE, [(c.node, c.scope) for c in couplings(project) if c.function])
 
 
 def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
@@ -276,7 +282,9 @@ def _of_division(project: Project, division: Division) -> Finding:
     edits: list[Edit] = []
     place = (
         _place_of(project, division)
-        if division.is_settled and division.loss == SUM and not project.distribution.is_by_hand
+        if division.loss == SUM
+        and not project.distribution.is_by_hand
+        and not obstacle(project, division.divisor, division.scope, together=True)
         else None
     )
     if place is not None and place[0] is place[1]:

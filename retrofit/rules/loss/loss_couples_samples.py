@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
@@ -108,6 +109,8 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
+    made_global = [coupling for coupling in couplings(project) if coupling.function]
+    yield from tests_together(project, ((coupling.node, coupling.scope) for coupling in made_global), RULE)
     for coupling in couplings(project):
         if is_brought_together(project, coupling.scope):
             continue

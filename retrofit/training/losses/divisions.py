@@ -1,11 +1,11 @@
-"""Divisions of a training loss by something of the batch: its size, or a number of elements that count."""
+"""Divisions of a training loss by something of the batch, its size or a number of elements that count; tests of it."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
@@ -19,6 +19,9 @@ from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
 from ..evaluation.measurements import is_collected, name_in, spread
 from .terms import MEAN, terms_at
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
 
 SUM = "sum"
 SIZE, COUNT, RATIO = "size", "count", "ratio"  # of the batch; of some of its elements; of what a model makes of it
@@ -73,6 +76,20 @@ def _divided(analysis: Analysis, node: Part, scope: Scope) -> tuple[ast.expr, as
     is_method = isinstance(node.func, ast.Attribute) and "torch" not in analysis.named(node.func.value, scope)
     given = [node.func.value, *node.args] if is_method else node.args  # type: ignore[attr-defined]
     return (given[0], given[1]) if len(given) == 2 else None
+
+
+def total_in(project: Project, test: ast.expr, scope: Scope) -> ast.expr | None:
+    """Return the count of a batch that a test compares with a number, `count` of count > 0; None for other tests.
+
+    A process that counts its own samples alone may decide otherwise than the others do.
+    """
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or project.distribution.is_by_hand:
+        return None
+    if not isinstance(test.comparators[0], ast.Constant) or isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        return None
+    analysis = project.analysis
+    reader = analysis.fact("counts", lambda: Reader(analysis, project.batch_values, project.distribution))
+    return test.left if reader.kind_of(test.left, scope) == COUNT else None
 
 
 def without_guard(node: ast.expr) -> ast.expr:

@@ -11,13 +11,14 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.training.data.batch_values import CHOSEN, GRADIENT
+from retrofit.training.data.batch_values import CHOSEN, GRADIENT, UNEVEN
 from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
+from ..divisions import total_in
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, plain_reader, reader_of
@@ -131,7 +132,7 @@ def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
     reason = "" if function else "it is not a plain sum or mean"
     if node in reader_of(project).in_models and not _is_added_to_state(node, scope):
         reason = IN_MODEL
-    reason = reason or obstacle(project, node, scope)
+    reason = reason or obstacle(project, node, scope, together=True)
     learns = has_gradients(project.analysis, scope, node)
     return Coupling(node, scope, "" if reason else function, reason, learns)
 
@@ -154,14 +155,17 @@ def has_statistics_alone(project: Project, write: Write) -> bool:
     if kind.has_rows or not kind.leaves:
         return False
     reader = reader_of(project)
-    return all(_function_of(reader, node) and not obstacle(project, node, scope) for node, scope in kind.leaves)
+    leaves = kind.leaves
+    return all(_function_of(reader, node) and not obstacle(project, node, scope, True) for node, scope in leaves)
 
 
-def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
-    """Return why not every rank would come to a node, or come to it equally often; "" where all do."""
+def obstacle(project: Project, node: ast.expr, scope: Scope, together: bool = False) -> str:
+    """Return why not every rank would come to a node, or come to it equally often; "" where all do.
+
+    `together`: tests of what a rank counts are made those of all ranks, so that all decide the same.
+    """
     samples = plain_reader(project).samples
     for place, where in call_chains(project.analysis, node, scope):
-        inner: ast.AST = place
         for outer in where.source.ancestors(place):
             is_last = outer is where.node or outer in project.batch_values.loops
             if not is_last and isinstance(outer, (*LOOPS, ast.ListComp, ast.GeneratorExp)):
@@ -173,15 +177,28 @@ def obstacle(project: Project, node: ast.expr, scope: Scope) -> str:
                         return "it may be computed for one sample after the other"
                     if CHOSEN in project.batch_values.sources_of(iterable, where):
                         return "processes may come to it a different number of times"
+            if is_last:
+                break
+    tests = deciding_tests(project, node, scope)
+    is_left_out = any(not together or total_in(project, *test) is None for test in tests)
+    return "processes may not all come to it" if is_left_out else ""
+
+
+def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the tests of a rank's own samples, or of what it draws, that decide whether it comes to a node."""
+    for place, where in call_chains(project.analysis, node, scope):
+        inner: ast.AST = place
+        for outer in where.source.ancestors(place):
+            is_last = outer is where.node or outer in project.batch_values.loops
             tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
             if not is_last and isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
                 tests.append(outer.test)
-            if any(_reads_values(project, test, where) or is_drawn(project, test, where) for test in tests):
-                return "processes may not all come to it"
+            for test in tests:
+                if _reads_values(project, test, where) or is_drawn(project, test, where):
+                    yield test, where
             if is_last:
                 break
             inner = outer
-    return ""
 
 
 def _may_be_samples(project: Project, iterable: ast.expr, scope: Scope) -> bool:
@@ -221,15 +238,18 @@ def is_made_global(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _reads_values(project: Project, test: ast.expr, scope: Scope) -> bool:
-    """Return whether a test depends on the values in a batch: not only on shapes, types, and whether there are any."""
+    """Return whether a test depends on the values in a batch: not only on shapes, types, and whether there are any.
+
+    How many elements a mask leaves depends on them.
+    """
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
         return False
     if isinstance(test, ast.Attribute) and test.attr in SHAPE_ATTRIBUTES:
-        return False
+        return UNEVEN in project.batch_values.sources_of(test, scope)
     if isinstance(test, ast.Call):
         name = test.func.attr if isinstance(test.func, ast.Attribute) else getattr(test.func, "id", "")
         if name in ABOUT_SHAPES:
-            return False
+            return UNEVEN in project.batch_values.sources_of(test, scope)
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call)):
         return bool(project.batch_values.sources_of(test, scope))
     parts = (part for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))

@@ -37,7 +37,9 @@ class SizeFactors:
         self._known: Memory[str] = Memory(NOTHING, OTHER)
 
     def multiplied(self, kind: Kind, factor: ast.expr, scope: Scope) -> Kind | None:
-        """Return the kind of a loss times a factor that is computed from the number of samples; None for others."""
+        """Return the kind of a loss times 0, or times what is computed from the number of samples; None for others."""
+        if _is_zero(factor):  # a loss of nothing that can learn: x.sum() * 0
+            return kinds.CONSTANT
         what = self.of(factor, scope)
         if what == NOTHING or not kind.parts:
             return None
