@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import converted
+from convert.conversion import conversion, converted
 
 SCRIPT = """\
 import copy
@@ -111,3 +111,74 @@ probe(pretrain())
         "net = rd.distribute_model(net)",
         "head = rd.distribute_model(head)",
     ]
+
+
+SET_TO_EACH_OTHER = """\
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mode", default="train")
+parser.add_argument("--resume", action="store_true")
+args = parser.parse_args()
+
+
+class Runner:
+    def __init__(self, model, loader, optimizer=None):
+        self.model, self.loader, self.optimizer = model, loader, optimizer
+
+    def train(self):
+        for x, y in self.loader:
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def test(self):
+        with torch.no_grad():
+            print(sum((self.model(x).argmax(1) == y).sum().item() for x, y in self.loader))
+
+
+def load(model, optimizer):
+    states = torch.load("last.pt")
+    model.load_state_dict(states[0])
+    optimizer.load_state_dict(states[1])
+    return model, optimizer
+
+
+def train(loader):
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if args.resume:
+        model, optimizer = load(model, optimizer)
+    train = Runner(model, loader, optimizer)
+    for epoch in range(3):
+        train.train()
+        torch.save((model.state_dict(), optimizer.state_dict()), "last.pt")
+    return model
+
+
+def test(model, loader):
+    test = Runner(model, loader)
+    test.test()
+
+
+loader = DataLoader(TensorDataset(torch.randn(22, 6), torch.randint(0, 3, (22,))), batch_size=4)
+if args.mode != "test":
+    model = train(loader)
+if args.mode != "train":
+    if args.mode == "test":
+        model = nn.Linear(6, 3)
+    model = load(model, torch.optim.SGD(model.parameters(), lr=0.1))[0]
+    test(model, loader)
+"""
+
+
+def test_a_model_that_functions_hand_to_each_other_is_wrapped_once(tmp_path: Path) -> None:
+    result = conversion(tmp_path, SET_TO_EACH_OTHER)
+    assert not result.refusals
+    assert result.files[0].text.count("rd.distribute_model(") == 1
+    assert "    model = rd.distribute_model(model)\n    train = Runner(" in result.files[0].text

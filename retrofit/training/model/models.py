@@ -67,6 +67,9 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
                 models[variable] = replace(known, is_container=known.is_container or is_container)
                 known.calls.append(call)
     whole = {kind: variable for variable, model in models.items() for kind in _kinds(analysis, model)}
+    inside = {frame.scope: depth for path in paths for depth, frame in reversed(list(enumerate(path.frames)))}
+    given = is_trained.variables
+    order = sorted(models, key=lambda variable: (variable not in given, inside.get(variable.scope, len(inside))))
     return [
         model
         for model in models.values()
@@ -76,18 +79,19 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         and not is_trained.only_looks(model)
         and not _runs_inside(model, whole)
         and not _is_given_to(analysis, model.variable, whole, paths)
-        and not _is_other_name(analysis, model.variable, set(models), is_trained.variables)
+        and not _is_other_name(analysis, model.variable, order)
     ]
 
 
-def _is_other_name(analysis: Analysis, variable: Variable, models: set[Variable], given: set[Variable]) -> bool:
+def _is_other_name(analysis: Analysis, variable: Variable, models: list[Variable]) -> bool:
     """Return whether this is another name for one of the models: `net = model.eval()`.
 
-    Where two functions hand theirs to a third one, which returns it, each seems to be the other's.
+    Where functions hand theirs to each other, as by `model = load(model)` in two of them, each seems to be the other's:
+    `models` has the one first that is kept.
     """
-    above = upstream(analysis, variable) & models
+    above = upstream(analysis, variable) & set(models)
     return any(
-        variable not in upstream(analysis, other) or (other in given and variable not in given) for other in above
+        variable not in upstream(analysis, other) or models.index(other) < models.index(variable) for other in above
     )
 
 
