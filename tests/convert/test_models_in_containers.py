@@ -244,3 +244,34 @@ def test_a_model_is_wrapped_after_it_shares_its_weight(tmp_path: Path) -> None:
     )
     lines = converted(tmp_path, SCRIPT.replace("BUILT", built).replace("LOSS", "loss = decoder(encoder(x)).mean()"))
     assert lines.index("decoder.weight = encoder.weight") < lines.index("decoder = rd.distribute_model(decoder)")
+
+
+PAIRS = """
+class First:
+    def __init__(self):
+        net = Net()
+        if args.pose:
+            net = nn.DataParallel(net)
+        self.net, self.optimizer = net, optim.SGD(net.parameters(), lr=0.1)
+
+
+class Second:
+    def __init__(self):
+        net = Net()
+        if args.pose:
+            net = nn.DataParallel(net)
+        self.net, self.optimizer = net, optim.SGD(net.parameters(), lr=0.1)
+
+
+first, second = First(), Second()
+for (x,) in loader:
+    loss = first.net(x).mean() + second.net(x).mean()
+    loss.backward()
+    first.optimizer.step()
+    second.optimizer.step()
+"""
+
+
+def test_two_models_of_a_class_in_wrappers_are_both_wrapped(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT[: SCRIPT.index("BUILT")] + PAIRS)
+    assert lines.count("net = rd.distribute_model(net)") == 2

@@ -12,6 +12,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.model.modules import classes_of, is_layer, is_module
+from retrofit.training.torch_api.modules import WRAPPERS
 
 from ..loops import Path
 from ..optimizer.optimizers import Optimizer, parameter_owners
@@ -236,6 +237,8 @@ def _is_given_to(analysis: Analysis, variable: Variable, whole: dict[Scope, Vari
         if isinstance(node, ast.Call) and any(
             isinstance(part, ast.Name) and part.id == variable.name for part in _given(node)
         ):
+            if analysis.called(node, scope) & WRAPPERS:
+                continue  # the same model: DataParallel(model)
             kinds = {value.scope for value in analysis.evaluate(node, scope) if isinstance(value, Instance)}
             if any(whole.get(kind, variable) != variable for kind in kinds):
                 return True
