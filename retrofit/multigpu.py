@@ -2439,9 +2439,9 @@ def _common_length(batch: Any) -> int:
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
-    if len(numbers) != 1 or numbers & {0, -1}:
+    if len(numbers) != 1 or numbers & {0, -1} or {type(batch), *map(type, parts)} == {list}:  # lists of words
         raise ValueError(
-            "--batch global splits each batch over all ranks, and the parts of one from this iterable differ in their "
+            "--batch global splits each batch over all ranks, and the parts of one here may differ in their "
             f"number of rows ({sorted(numbers)}); leave --batch at per_gpu: each rank then takes whole batches in turn"
         )
     return numbers.pop()
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 fcaf019858402bb52996c67cb6d81c588316ffc89805b5eb78dacd6d9397ccba
+# Unchanged while the text above has the SHA-256 c736d5dd153e9b8558736e3e6af16bd5a223608afbe0dc99a068c75880af1d50

@@ -95,3 +95,10 @@ def test_a_count_of_packed_words_is_listed(tmp_path: Path) -> None:
 def test_several_loaders_that_are_drawn_from_together_are_refused(tmp_path: Path, drawn: str) -> None:
     result = conversion(tmp_path, HEAD + LOOP.format(drawn, "loss = model(x).pow(2).mean()"))
     assert result.refusals
+
+
+def test_a_list_of_batches_that_is_shuffled_in_its_place_is_sharded_in_the_loop(tmp_path: Path) -> None:
+    batches = "import random\n\nbatches = [words[i : i + 4] for i in range(0, 20, 4)]\nrandom.shuffle(batches)\n"
+    step = "    loss = model(x).pow(2).mean()\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    lines = converted(tmp_path, f"{HEAD}{batches}for x in batches:\n{step}")
+    assert "for x in rd.distribute_loader(batches):" in lines

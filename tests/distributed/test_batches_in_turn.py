@@ -241,17 +241,18 @@ def test_a_global_batch_is_split_by_rows(ranks, of_dicts):
     assert shares[1] == ([([1, 3], 1.0), ([5, 7], 1.0), ([8], 0.0)], 3)
 
 
-def parts_that_differ():
+def parts_of(batch):
     set_options(argparse.Namespace(batch="global"))
     try:
-        return list(rd.distribute_loader([(torch.zeros(4), torch.zeros(3))]))
+        return list(rd.distribute_loader([batch]))
     finally:
         forget_options()
 
 
-def test_what_cannot_be_split_by_rows_is_an_error(ranks):
+@pytest.mark.parametrize("batch", [(torch.zeros(4), torch.zeros(3)), [[1, 2], [3, 4], [5, 6]]])
+def test_what_cannot_be_split_by_rows_is_an_error(ranks, batch):
     with pytest.raises(Exception, match=r"differ in their number of rows .* leave --batch at per_gpu"):
-        ranks(2).run(parts_that_differ)
+        ranks(2).run(parts_of, batch)
 
 
 @pytest.mark.parametrize("kind", [OwnOrder, OwnNumber])

@@ -194,9 +194,9 @@ def _common_length(batch: Any) -> int:
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
-    if len(numbers) != 1 or numbers & {0, -1}:
+    if len(numbers) != 1 or numbers & {0, -1} or {type(batch), *map(type, parts)} == {list}:  # lists of words
         raise ValueError(
-            "--batch global splits each batch over all ranks, and the parts of one from this iterable differ in their "
+            "--batch global splits each batch over all ranks, and the parts of one here may differ in their "
             f"number of rows ({sorted(numbers)}); leave --batch at per_gpu: each rank then takes whole batches in turn"
         )
     return numbers.pop()

@@ -10,6 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, insert_after, insert_before, surround, under_condition
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import arguments_or_default
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule
@@ -20,6 +21,7 @@ from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.data.shards import builders_of
 from retrofit.training.loops import LOOPS
 from retrofit.training.placement import after_variable, condition_at, first_statement
+from retrofit.training.torch_api.randomness import SHUFFLES
 
 
 def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str) -> Finding:
@@ -40,6 +42,10 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
     if inside:
         edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
         return found(rule, inside[0][1].source, inside[0][0], message, edits)
+    if _is_shuffled(project, loader.variable):
+        trained = (each for each in loader.uses if each.role == TRAIN)
+        edits = [edit for each in trained for edit in _around(each.scope.source, each.expression)]
+        return found(rule, use.scope.source, use.expression, message, edits)
     place = after_variable(project.analysis, loader.variable, project.paths, partial(_is_view, project))
     if place is None or not _comes_after_all(project, loader, *place):
         return _where_made(project, loader, use, rule, message)
@@ -69,6 +75,12 @@ def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Ed
         yield insert_before(scope.source, first_statement(scope), [f"{node.id} = rd.distribute_loader({node.id})"])
     else:
         yield from _around(scope.source, node)
+
+
+def _is_shuffled(project: Project, variable: Variable) -> bool:
+    """Return whether a list of batches is put into another order in its place: random.shuffle(batches)."""
+    calls = calls_named(project.analysis, SHUFFLES)
+    return any(call.args and ast.unparse(call.args[0]) == str(variable) for call, _ in calls)
 
 
 def _is_of_several(use: Use) -> bool:
