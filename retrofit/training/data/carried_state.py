@@ -14,7 +14,7 @@ from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.shapes import is_about_shape
-from retrofit.training.loops import Path
+from retrofit.training.loops import LOOPS, Path
 from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
 from retrofit.training.losses.writes import Write, writes_of
@@ -33,8 +33,14 @@ def carried_writes(project: Project) -> list[Write]:
 
 def _find(project: Project) -> Iterator[Write]:
     written = list(_written(project))
-    fresh = {variable for variable, _, is_new in written if is_new}  # set again for each batch
-    carried = [(variable, write) for variable, write, is_new in written if not is_new and variable not in fresh]
+    last = _last_backwards(project)
+    late = {write.node for _, write, is_new in written if is_new and _is_after(write, last)}  # for the next batch
+    fresh = {variable for variable, write, is_new in written if is_new and write.node not in late}  # set for each batch
+    carried = [
+        (variable, write)
+        for variable, write, is_new in written
+        if (not is_new or write.node in late) and variable not in fresh
+    ]
     with_samples = [
         (variable, write) for variable, write in carried if has_samples_of_batch(project, write.value, write.scope)
     ]
@@ -43,6 +49,21 @@ def _find(project: Project) -> Iterator[Write]:
         of_read = [write for variable, write in carried if variable in read]
         read.update(*(_variables_in(project, write.value, write.scope) for write in of_read))
     yield from (write for variable, write in with_samples if variable in read)
+
+
+def _last_backwards(project: Project) -> dict[Scope, ast.AST]:
+    """Return the last backward call of the training in each function."""
+    calls = [path.frames[0] for path in project.paths if path.loops]
+    return {frame.scope: frame.node for frame in sorted(calls, key=lambda frame: frame.node.lineno)}  # type: ignore[attr-defined]
+
+
+def _is_after(write: Write, last: dict[Scope, ast.AST]) -> bool:
+    """Return whether a variable gets its value after the last backward call, in the loop around that."""
+    backward, source = last.get(write.scope), write.scope.source
+    if backward is None or write.node.lineno <= (backward.end_lineno or 0):  # type: ignore[attr-defined]
+        return False
+    loop = next((outer for outer in source.ancestors(backward) if isinstance(outer, LOOPS)), None)
+    return loop is not None and loop in source.ancestors(write.node)
 
 
 def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
