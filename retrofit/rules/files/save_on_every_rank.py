@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import given_parameters
 from retrofit.analysis.edits import Edit, call_through, surround
 from retrofit.analysis.flow.bindings import arguments_for
-from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -39,6 +39,10 @@ from retrofit.training.torch_api.runtime import EVALUATION_SHARES, PATH_ON_MAIN
 RULE = CATALOG["RF501"]
 STORE_HELP = "rd.output.on_main_process(np.memmap, path, ...), and let the other ranks read it after rd.barrier()."
 INVALID = [
+    """\
+log = open("log.txt", "a")  # RF501
+log.truncate()  # RF501
+""",
     """\
 torch.save(model.state_dict(), "model.pt")
 """,
@@ -148,6 +152,11 @@ log = open(rd.path_on_main("log.csv"), "w")
 rows = csv.writer(log)
 rows.writerow(["epoch", "loss"])
 """,
+    """\
+log = open(rd.path_on_main("log.txt"), "a")
+if rd.is_main_process():
+    log.truncate()
+""",
     # rank 0 alone runs the function
     """\
 def new_run(folder):
@@ -190,6 +199,21 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, source, call, message, surround(source, path, "rd.path_on_main(", ")"))
     if not project.distribution.is_by_hand:
         yield from _temporaries(project)
+        yield from _cut_files(project)
+
+
+def _cut_files(project: Project) -> Iterator[Finding]:
+    """Yield what cuts a file that is open on rank 0 alone: the other ranks have os.devnull there, which cannot be."""
+    opened = {output.call for output in project.outputs if output.kind == OPEN}
+    for node, scope in reached_nodes(project.analysis) if opened else ():
+        call = node.value if isinstance(node, ast.Expr) else None
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "truncate"):
+            continue
+        values = project.analysis.evaluate(call.func.value, scope)
+        is_own = any(isinstance(value, Result) and value.call in opened for value in values)
+        if is_own and not runs_on_one(project.analysis, scope, call):
+            edits = surround(scope.source, call, "rd.is_main_process() and ", "")
+            yield found(RULE, scope.source, call, "a file of rank 0 is cut on every process", edits)
 
 
 def _temporaries(project: Project) -> Iterator[Finding]:
