@@ -18,6 +18,9 @@ class Scaler:
     def fit(self, x):
         self.mean, self.std = x.mean(0), x.std(0)
 
+    def fit_again(self, x):
+        self.mean = x.mean()
+
     def transform(self, x):
         return (x - self.mean) / self.std
 

@@ -85,7 +85,18 @@ def _is_before(project: Project, coupling: Coupling) -> bool:
     """Return whether a sum or mean is computed outside the steps: of the data, by which a scaler is set."""
     steps: set[ast.AST] = project.analysis.fact("nodes in batches", lambda: {node for node, _ in project.in_batches})
     chains = [(coupling.node, coupling.scope), *call_chains(project.analysis, coupling.node, coupling.scope)]
-    return not any(place in steps for place, _ in chains) and any(scope is scope.module for _, scope in chains)
+    if any(place in steps for place, _ in chains):
+        return False
+    return any(scope is scope.module for _, scope in chains) or _is_unused(project, coupling.scope)
+
+
+def _is_unused(project: Project, scope: Scope) -> bool:
+    """Return whether a function is a method, of a class without bases, that nothing in the project names."""
+    owner, name = scope.parent, getattr(scope.node, "name", "__")
+    if owner is None or not isinstance(owner.node, ast.ClassDef) or owner.node.bases or name.startswith("__"):
+        return False
+    nodes = (node for source in project.sources for node in source.nodes)
+    return not any(isinstance(node, ast.Attribute) and node.attr == name for node in nodes)
 
 
 def is_brought_together(project: Project, scope: Scope) -> bool:
