@@ -2814,7 +2814,7 @@ class _InTurn(Sampler):
         self.sampler = sampler
 
     def __iter__(self) -> Iterator[Any]:
-        order = broadcast_object(list(self.sampler) if get_rank() == 0 else None)
+        order: Any = broadcast_object(list(self.sampler) if get_rank() == 0 else None)
         yield from order[get_rank() :: get_world_size()]
 
     def __len__(self) -> int:
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 c736d5dd153e9b8558736e3e6af16bd5a223608afbe0dc99a068c75880af1d50
+# Unchanged while the text above has the SHA-256 949ba33a480d4ee3802e75bce0ddc7a99024b1bde74e7c832fe785d7ca6ca8d0

@@ -63,7 +63,7 @@ class _InTurn(Sampler):
         self.sampler = sampler
 
     def __iter__(self) -> Iterator[Any]:
-        order = broadcast_object(list(self.sampler) if get_rank() == 0 else None)
+        order: Any = broadcast_object(list(self.sampler) if get_rank() == 0 else None)
         yield from order[get_rank() :: get_world_size()]
 
     def __len__(self) -> int:

@@ -139,12 +139,12 @@ class Expressions:
         return flow
 
     def _binop(self, node: ast.BinOp) -> Flow:
-        flows = [self.whole(self.of(part)) for part in (node.left, node.right)]
-        for part, flow, other in ((node.left, *flows), (node.right, *reversed(flows))):
+        left, right = self.whole(self.of(node.left)), self.whole(self.of(node.right))
+        for part, flow, other in ((node.left, left, right), (node.right, right, left)):
             kind = self.run.domain.sink_of_factor(node, flow, other)
             if kind:
                 self.run.show(part, kind, [(part, flow)])
-        return self.run.domain.operation(node, flows)
+        return self.run.domain.operation(node, [left, right])
 
     def _compare(self, node: ast.Compare) -> Flow:
         parts = self._one_after_another([node.left, *node.comparators], node, always=2)

@@ -27,8 +27,8 @@ def _find(project: Project) -> ast.stmt | None:
 
 def _made_by_import(project: Project) -> Iterator[Source]:
     """Yield the files that get a line for a loader of the training, or for a model, outside of all functions."""
-    loaders = [each for each in project.loaders if any(use.role == TRAIN for use in each.uses)]
-    for variable in [each.variable for each in (*project.models, *loaders)]:
+    loaders = [each.variable for each in project.loaders if any(use.role == TRAIN for use in each.uses)]
+    for variable in [*(model.variable for model in project.models), *loaders]:
         place = after_variable(project.analysis, variable, project.paths) if variable is not None else None
         if place is not None and not project.analysis.scope_at(*place).is_function:
             yield place[0]

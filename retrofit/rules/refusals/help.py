@@ -105,12 +105,13 @@ def _model_output(project: Project, finding: Finding) -> list[Edit]:
 def _batch_itself(project: Project, finding: Finding) -> list[Edit]:
     """Write `images.to(inputs)` for `inputs.copy_(images)`, where that is what is used: the batch has its own size."""
     node, source = finding.node, finding.source
-    assert source is not None
-    is_copy = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "copy_"
-    if not is_copy or len(node.args) != 1 or isinstance(source.parents[node], ast.Expr):  # type: ignore[union-attr]
+    assert source is not None and node is not None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "copy_":
         return []
-    given, kept = source.segment(node.args[0]), source.segment(node.func.value)  # type: ignore[union-attr]
-    is_plain = isinstance(node.args[0], (ast.Name, ast.Attribute, ast.Subscript, ast.Call))  # type: ignore[union-attr]
+    if len(node.args) != 1 or isinstance(source.parents[node], ast.Expr):
+        return []
+    given, kept = source.segment(node.args[0]), source.segment(node.func.value)
+    is_plain = isinstance(node.args[0], (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
     return [replace(source, node, f"{given if is_plain else f'({given})'}.to({kept})")]
 
 

@@ -40,11 +40,11 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope,
         frame = path.frames[0]
         start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
         for origin in origins(project.analysis, [start], step):
-            node = origin.node
-            if node not in seen and node not in inside and _makes_rows(node):
-                seen.add(node)
+            made = origin.node
+            if made not in seen and made not in inside and _makes_rows(made):
+                seen.add(made)
                 if not _is_in_model(project.analysis, origin.scope):
-                    yield node, origin.scope, False  # type: ignore[misc]
+                    yield made, origin.scope, False  # type: ignore[misc]
     for node, scope in reached_nodes(project.analysis):
         if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
             yield node, scope, True  # type: ignore[misc]

@@ -53,7 +53,7 @@ class Output:
 def find_outputs(analysis: Analysis) -> list[Output]:
     """Return everything that the reachable code of a project shows or writes, in source order."""
     found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
-    if calls_named(analysis, OWN_FOLDERS):
+    if calls_named(analysis, OWN_FOLDERS.keys()):
         found = [output for output in found if not _is_in_own_folder(analysis, output)]
     return sorted(found, key=lambda output: output.scope.source.place(output.call))
 

@@ -101,7 +101,8 @@ def token_losses(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tu
 
 def _counts_tokens(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether the loss that a call gives is such a mean; none of a model's own inputs is a -100."""
-    if not any(map(_may_be_labels, [*call.args, *call.keywords])):
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    if not any(_may_be_labels(part) for part in given):
         return False
     labels = argument_for(call, [], "labels")
     inputs = argument_for(call, ["input_ids"], "input_ids")

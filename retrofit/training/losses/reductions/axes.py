@@ -105,8 +105,8 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
         order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
         return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
     if name in ("transpose", "swapaxes") and len(rest) == 2:
-        first, second = _number(rest[0]), _number(rest[1])
-        moved = {first: second, second: first}.get(kind.axis, kind.axis)
+        one, other = _number(rest[0]), _number(rest[1])
+        moved = {one: other, other: one}.get(kind.axis, kind.axis)
         return replace(kind, axis=moved) if moved is not None else kind
     if name == "t":
         return replace(kind, axis=1 if kind.axis == 0 else 0)
