@@ -294,7 +294,7 @@ def test_a_loss_that_cannot_be_made_global_is_listed(lines: str, before: str, wo
         "loss = F.relu(1 - out.std(dim=0)).mean()",
     ],
 )
-def test_a_loss_that_is_no_function_of_sums_gets_the_rows_of_all_ranks(lines: str, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_a_function_of_sums_gets_the_rows_of_all_ranks(lines: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, script(lines))
     left = [f for f in result.findings if f.code == "RF309" and "it is in the model" not in f.message]
     assert not left and "rd.loss.batch_rows(" in result.files[0].text

@@ -50,6 +50,6 @@ def test_a_factor_of_the_loss_is_that_of_all_ranks(tmp_path: Path, lines: list[s
         ["base = y.mean().detach()", "loss = F.mse_loss(q, y) + base"],
     ],
 )
-def test_a_figure_that_is_added_or_shown_is_no_factor(tmp_path: Path, lines: list[str]) -> None:
+def test_a_figure_that_is_added_or_shown_is_not_a_factor(tmp_path: Path, lines: list[str]) -> None:
     body = "\n".join(f"    {line}" for line in lines)
     assert "batch_mean" not in "\n".join(converted(tmp_path, SCRIPT.format(body=body)))

@@ -64,7 +64,7 @@ def _is_within(coupling: Coupling, loops: Collection[ast.AST]) -> bool:
 
 
 def coupled_otherwise(project: Project) -> list[tuple[ast.expr, Scope]]:
-    """Return what couples the samples in the losses as they are written and is no plain sum or mean over the batch."""
+    """Return what couples the samples in the losses as they are written and is not just a sum or mean over it."""
     reader = plain_reader(project)
     found: dict[ast.expr, Scope] = {}
     for path in project.paths:
