@@ -13,7 +13,7 @@ from .assumptions import Assumption
 
 HEAD = """\
 - **Figures of rank 0's share.** These places, in the converted files, show, keep or decide by something that is
-  computed from the samples of one process, not from all of them:
+  computed from the samples of one process, not from all of them, or that each process draws at random for its own:
 """
 STEPS = """\
 - **Steps, not epochs.** These places end the training after a number of steps. In the default mode N processes see N

@@ -14,11 +14,13 @@ from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.shown import Shown
 from retrofit.training.figures.sinks import DECIDES, PASSED, WEIGHS
 from retrofit.training.files.guards import runs_on_one
+from retrofit.training.steps.drawn_choices import drawn_choices
 from retrofit.training.steps.shared_branches import leaves_or_trains
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
 RULE = CATALOG["RF406"]
 DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"
+CHOICE = "let all ranks choose by one number, rd.collectives.broadcast_object(random.random())"
 INVALID = [
     """\
 for images, labels in loader:
@@ -81,9 +83,21 @@ def find(project: Project) -> Iterator[Finding]:
             names = ", ".join(dict.fromkeys(_short(value) for value in shown.values))
             help = DECISION if shown.kind == DECIDES else ""
             yield found(RULE, source, shown.node, f"rank 0's share: {names}, {_verb(shown)}", help=help)
+    yield from _drawn(project, {shown.node for shown in figures.shown})
     if not figures.is_complete:
         message = "rank 0's share: the program is too large to be followed to its end, so more figures may be of it"
         yield found(RULE, project.entry, project.entry.tree.body[0], message)
+
+
+def _drawn(project: Project, listed: set[ast.AST]) -> Iterator[Finding]:
+    """Yield the random choices that one process makes once for a batch, and each rank for its own part of it."""
+    lines: set[tuple[Scope, int]] = set()
+    for chosen, scope in [] if project.distribution.is_by_hand else drawn_choices(project):
+        statement = scope.source.statement(chosen)
+        if (scope, chosen.lineno) not in lines and listed.isdisjoint({statement, scope.source.parents[chosen]}):
+            lines.add((scope, chosen.lineno))
+            message = f"each rank draws its own: {_short(chosen)}, by which it chooses for its part of the batch"
+            yield found(RULE, scope.source, chosen, message, help=CHOICE)
 
 
 def decided_by_main(project: Project) -> Iterator[Finding]:

@@ -1,0 +1,61 @@
+"""Choices that a training makes at random, one for each batch: of a branch, of a loss, of how often something is done.
+
+One process draws one for the batch. Each of several draws its own, for its part of the batch.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.scopes import Scope
+
+from ..data import shapes
+from ..data.random_draws import is_drawn
+from ..figures.together import gives_the_same
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+BRANCHES = (ast.If, ast.While, ast.IfExp)
+
+
+def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the expressions, drawn at random, by which the training on a batch chooses what it does.
+
+    Not those in a loop over the samples, of which each has a choice of its own on any number of processes.
+    """
+    seen: set[ast.AST] = set()
+    for node, scope in project.in_batches:
+        if node in seen:
+            continue
+        seen.add(node)
+        for chosen in _chosen_by(node):
+            if _is_drawn(project, chosen, scope) and not project.batch_values.loops_around(node, scope):
+                yield chosen, scope
+
+
+def _chosen_by(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions in a node that decide what is run, of those that can be a number or a function."""
+    if isinstance(node, BRANCHES):
+        yield node.test
+    elif isinstance(node, ast.Match):
+        yield node.subject
+    elif isinstance(node, ast.BoolOp) and not isinstance(node.values[-1], ast.Compare):
+        yield from node.values[:-1]  # use_mixup() and mix(images)
+    elif isinstance(node, ast.For) and last_name(node.iter) == "range":
+        yield node.iter
+    elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Subscript, ast.Call)):
+        yield node.func  # random.choice(losses)(outputs, labels)
+
+
+def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
+    if project.batch_values.sources_of(node, scope) or shapes.is_about_shape(node):
+        return False
+    return is_drawn(project, node, scope) and not any(
+        isinstance(part, ast.Call) and gives_the_same(project.analysis.called(part, where))
+        for origin, where in project.ranks.origins(node, scope)
+        for part in ast.walk(origin)
+    )

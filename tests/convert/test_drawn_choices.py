@@ -1,0 +1,105 @@
+"""A choice that a training draws at random for each batch is listed: each rank draws one for its part of the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+HEAD = """\
+import random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        x = torch.randn(4)
+        if random.random() < 0.5:
+            x = -x
+        return x, index % 2
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x, ratio=0.0):
+        MODEL
+        return self.first(x)
+
+
+def losses(out, y):
+    return F.cross_entropy(out, y), F.multi_margin_loss(out, y)
+
+
+rng = np.random.default_rng()
+seeded = random.Random(0)
+start = random.random()
+loader = DataLoader(Samples(), batch_size=4)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        out = model(x)
+        first, second = losses(out, y)
+        loss = first
+        STEP
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+MODEL = {
+    "python": "if random.random() < ratio: x = x + self.second(x).sum()",
+    "torch": "x = 2 * x if self.training and torch.rand(1).item() < 0.5 else x",
+    "numpy": "if np.random.rand() < ratio: x = 2 * x",
+}
+STEP = {
+    "branch": "if np.random.uniform() > 0.5: loss = second",
+    "expression": "loss = first if random.random() > 0.5 else second",
+    "variable": "flip = torch.rand(()) < 0.5; loss = second if flip else first",
+    "integer": "if random.randint(0, 1) == 0: loss = second",
+    "function": "loss = random.choice([F.cross_entropy, F.multi_margin_loss])(out, y)",
+    "function by name": "f = random.choice([F.cross_entropy, F.multi_margin_loss]); loss = f(out, y)",
+    "number of times": "for _ in range(random.randint(1, 3)): loss = loss + second",
+    "short circuit": "random.random() < 0.5 and x.mul_(2)",
+}
+SAME = {
+    "generator that all ranks get": "if rng.random() < 0.5: loss = second",
+    "seeded generator": "if seeded.random() < 0.5: loss = second",
+    "before the training": "if start < 0.5: loss = second",
+    "of all ranks": "if rd.collectives.broadcast_object(random.random()) < 0.5: loss = second",
+    "of the steps": "if epoch % 2: loss = second",
+    "of each sample": "x = torch.stack([row.flip(0) if random.random() < 0.5 else row for row in x])",
+    "values": "x = x + torch.randn(4)",
+}
+
+
+def listed(folder: Path, model: str, step: str) -> list[str]:
+    script = HEAD.replace("MODEL", model).replace("STEP", step)
+    script = script.replace("import numpy", "import multigpu as rd\nimport numpy") if "rd." in step else script
+    return [f.message for f in conversion(folder, script).listed if f.message.startswith("each rank draws its own")]
+
+
+@pytest.mark.parametrize("choice", MODEL)
+def test_a_choice_in_a_model_is_listed(choice: str, tmp_path: Path) -> None:
+    assert len(listed(tmp_path, MODEL[choice], "pass")) == 1
+
+
+@pytest.mark.parametrize("choice", STEP)
+def test_a_choice_in_a_step_is_listed(choice: str, tmp_path: Path) -> None:
+    assert len(listed(tmp_path, "pass", STEP[choice])) == 1
+
+
+@pytest.mark.parametrize("choice", SAME)
+def test_what_is_the_same_on_all_ranks_or_of_a_sample_is_not_listed(choice: str, tmp_path: Path) -> None:
+    assert listed(tmp_path, "pass", SAME[choice]) == []
