@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch.nn.functional as F
 from convert.conversion import add_runtime, conversion, converted
+from torch import nn
 from verify.projects.launch import Launcher
 
 from retrofit.analysis.scopes import Scope
@@ -16,6 +18,7 @@ from retrofit.convert.plan import plan_conversion
 from retrofit.training import Project, read_project
 from retrofit.training.losses.reductions import kinds, reader
 from retrofit.training.losses.reductions.reduction import backward_kind
+from retrofit.training.torch_api.losses import CLASS_OF, LOSS_FUNCTIONS
 
 HEAD = """\
 import argparse
@@ -306,14 +309,28 @@ DETECTOR = "detector = torchvision.models.detection.fasterrcnn_resnet50_fpn()\n"
         "sum(losses.values())",
         "sum([losses[name] for name in losses])",
         "sum(value for name, value in losses.items() if 'loss' in name)",
+        "sum(weights[name] * losses[name] for name in losses)",
         "torch.stack(list(losses.values())).sum()",
     ],
 )
 def test_losses_by_name_from_a_library_are_added_up_as_they_are(loss: str, tmp_path: Path) -> None:
-    lines = script(f"losses = detector(x, y)\nloss = {loss}").replace("model = Net()", DETECTOR + "model = Net()")
+    made = DETECTOR + "weights = dict(a=1.0)\nmodel = Net()"
+    lines = script(f"losses = detector(x, y)\nloss = {loss}").replace("model = Net()", made)
     found = converted(tmp_path, "import torchvision\n" + lines)
     assert "loss.backward()" in found
     assert "optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(args.lr))" in found
+
+
+def test_all_losses_of_torch_are_known() -> None:
+    defined = {name for name in dir(F) if name.endswith("_loss")}
+    assert defined <= LOSS_FUNCTIONS
+    assert all(issubclass(getattr(nn, name), nn.Module) for name in CLASS_OF.values())
+
+
+@pytest.mark.parametrize("name", ["multi_margin_loss", "multilabel_soft_margin_loss", "hinge_embedding_loss"])
+def test_a_loss_of_torch_is_a_mean_among_losses_by_name(name: str, tmp_path: Path) -> None:
+    step = f"losses = {{'a': F.mse_loss(out, y), 'b': F.{name}(out, y)}}\nloss = sum(2 * losses[k] for k in losses)"
+    assert "loss.backward()" in converted(tmp_path, script(f"out = model(x)[0]\n{step}"))
 
 
 @pytest.mark.parametrize(

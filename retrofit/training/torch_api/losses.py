@@ -8,7 +8,11 @@ CLASS_OF = {
     "binary_cross_entropy_with_logits": "BCEWithLogitsLoss", "mse_loss": "MSELoss", "l1_loss": "L1Loss",
     "smooth_l1_loss": "SmoothL1Loss", "huber_loss": "HuberLoss", "kl_div": "KLDivLoss",
     "triplet_margin_loss": "TripletMarginLoss", "cosine_embedding_loss": "CosineEmbeddingLoss",
-    "soft_margin_loss": "SoftMarginLoss",
+    "soft_margin_loss": "SoftMarginLoss", "multi_margin_loss": "MultiMarginLoss",
+    "multilabel_margin_loss": "MultiLabelMarginLoss", "multilabel_soft_margin_loss": "MultiLabelSoftMarginLoss",
+    "hinge_embedding_loss": "HingeEmbeddingLoss", "margin_ranking_loss": "MarginRankingLoss", "ctc_loss": "CTCLoss",
+    "triplet_margin_with_distance_loss": "TripletMarginWithDistanceLoss", "gaussian_nll_loss": "GaussianNLLLoss",
+    "poisson_nll_loss": "PoissonNLLLoss",
 }  # fmt: skip
 LOSS_FUNCTIONS = frozenset(CLASS_OF)
 

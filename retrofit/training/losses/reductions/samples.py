@@ -69,6 +69,8 @@ class SampleLoops:
                 return self._verdict(args, self._of_all(args, scope), scope)
             if name in ("keys", "values", "items"):
                 return LAYERS
+        if _gives_own_keys(iterable, scope):
+            return LAYERS  # names of losses: losses[name] for name in losses
         parts = [iterable, *_indexed_by(iterable, scope)]
         return self._verdict(parts, self._of_all(parts, scope), scope)
 
@@ -96,16 +98,34 @@ class SampleLoops:
         return SAMPLES if found == {DRAWN} else UNKNOWN
 
 
+def _gives_own_keys(iterable: ast.expr, scope: Scope) -> bool:
+    """Return whether what a loop goes through is a dict, as each entry is a key of it."""
+    loop = _loop_of(iterable, scope)
+    if loop is None or not isinstance(iterable, (ast.Name, ast.Attribute)):
+        return False
+    text = ast.unparse(iterable)
+    return any(ast.unparse(part) == text for part in _looked_up(loop, loop.target, scope))
+
+
 def _indexed_by(iterable: ast.expr, scope: Scope) -> list[ast.expr]:
     """Return what the numbers of a loop are indices in: `labels` of labels[i]."""
+    loop = _loop_of(iterable, scope)
+    if loop is None:
+        return []
+    is_counted = last_name(iterable) == "range"
+    return _looked_up(loop, loop.target if is_counted else _first_of_pair(loop.target), scope)
+
+
+def _loop_of(iterable: ast.expr, scope: Scope) -> ast.For | ast.comprehension | None:
     node: ast.AST = iterable
     while not isinstance(node, (ast.For, ast.comprehension, ast.stmt)):
         node = scope.source.parents[node]
-    if not isinstance(node, (ast.For, ast.comprehension)):
-        return []
-    whole = node if isinstance(node, ast.For) else scope.source.parents[node]
-    is_counted = last_name(iterable) == "range"
-    target = node.target if is_counted else _first_of_pair(node.target)
+    return node if isinstance(node, (ast.For, ast.comprehension)) else None
+
+
+def _looked_up(loop: ast.For | ast.comprehension, target: ast.expr | None, scope: Scope) -> list[ast.expr]:
+    """Return what a variable of a loop is an index or a key in."""
+    whole = loop if isinstance(loop, ast.For) else scope.source.parents[loop]
     if not isinstance(target, ast.Name):
         return []
     return [
