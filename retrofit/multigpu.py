@@ -1926,7 +1926,7 @@ def shard_loader(
         batches = BatchSampler(sampler, batch_size, drawn.drop_last)
         settings = {"batch_size": batch_size}
     if is_distributed():
-        settings |= of_rank(loader) | {"whole": loader}
+        settings |= of_rank(loader) | {"_of_all_ranks": loader}
     return changed_copy(loader, sampler=sampler, batch_sampler=batches, **settings)
 
 
@@ -2199,7 +2199,7 @@ def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataL
             "ones, of which every rank takes others; leave --batch at per_gpu, or give the DataLoader a batch_size"
         )
     dataset: Any = loader.dataset
-    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed), "whole": loader}
+    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed), "_of_all_ranks": loader}
     if batch_size is not None:
         batches = BatchSampler(loader.sampler, batch_size, loader.drop_last)
         settings |= {"batch_size": batch_size, "batch_sampler": batches}
@@ -2537,12 +2537,12 @@ def _common_seed(seed: int | None) -> int:
 
 def is_shard(loader: Any) -> bool:
     """Return whether a loader has this rank's part of the samples already."""
-    return whole_loader(loader) is not loader
+    return isinstance(loader, BatchesInTurn) or hasattr(loader, "_of_all_ranks")
 
 
 def whole_loader(loader: Any) -> Any:
     """Return what `loader` is this rank's part of; every other one is itself."""
-    return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "whole", loader)
+    return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "_of_all_ranks", loader)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 949ba33a480d4ee3802e75bce0ddc7a99024b1bde74e7c832fe785d7ca6ca8d0
+# Unchanged while the text above has the SHA-256 ca81a908bd6abaf611983c3d58fb7ea7fd77580b37b816051b33e3dbb88483cc

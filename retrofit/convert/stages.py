@@ -126,6 +126,7 @@ def refused(start: Start, conversion: Conversion) -> bool:
 def show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
     from retrofit.rules.registry import RULES
+    from retrofit.training.evaluation.whole_passes import doubtful_passes
     from retrofit.training.optimizer.rate_rules import rate_rules
     from retrofit.training.steps.step_limits import step_limits
     from retrofit.training.steps.step_schedules import step_schedules
@@ -157,6 +158,8 @@ def show(conversion: Conversion) -> None:
         if evaluation.reason:
             place = evaluation.scope.source.place(evaluation.loop)
             say(f"{place}: every process runs all of this evaluation: {evaluation.reason}")
+    for use, reason in doubtful_passes(conversion.project):
+        say(f"{use.scope.source.place(use.expression)}: each process draws its own part of the samples here: {reason}")
     say(*lines(conversion.listed))
     say(*(f"assumed, for the runs to show: {assumption}" for assumption in conversion.assumptions))
 

@@ -244,7 +244,7 @@ def rebuilt_settings():
     evaluation = share_batches(DataLoader(data, batch_size=4, collate_fn=collate))
     kept += [] if (evaluation.batch_size, evaluation.collate_fn) == (4, collate) else ["evaluation"]
     # Whatever else a loader of a newer torch can be told must be known here before it can be carried over.
-    known = {*expected, "dataset", "sampler", "batch_sampler", "generator", "in_order", "whole"}
+    known = {*expected, "dataset", "sampler", "batch_sampler", "generator", "in_order", "_of_all_ranks"}
     known |= {name for name in vars(train) if name.startswith("_")}
     known |= {"multiprocessing_context", "worker_init_fn"}
     return kept, context.get_start_method(), sorted(set(vars(train)) - known)

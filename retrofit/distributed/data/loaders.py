@@ -92,12 +92,12 @@ def _common_seed(seed: int | None) -> int:
 
 def is_shard(loader: Any) -> bool:
     """Return whether a loader has this rank's part of the samples already."""
-    return whole_loader(loader) is not loader
+    return isinstance(loader, BatchesInTurn) or hasattr(loader, "_of_all_ranks")
 
 
 def whole_loader(loader: Any) -> Any:
     """Return what `loader` is this rank's part of; every other one is itself."""
-    return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "whole", loader)
+    return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "_of_all_ranks", loader)
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:

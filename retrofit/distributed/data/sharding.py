@@ -229,7 +229,7 @@ def shard_loader(
         batches = BatchSampler(sampler, batch_size, drawn.drop_last)
         settings = {"batch_size": batch_size}
     if is_distributed():
-        settings |= of_rank(loader) | {"whole": loader}
+        settings |= of_rank(loader) | {"_of_all_ranks": loader}
     return changed_copy(loader, sampler=sampler, batch_sampler=batches, **settings)
 
 

@@ -122,7 +122,7 @@ def shard_stream(loader: DataLoader, seed: int, batch_size: int | None) -> DataL
             "ones, of which every rank takes others; leave --batch at per_gpu, or give the DataLoader a batch_size"
         )
     dataset: Any = loader.dataset
-    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed), "whole": loader}
+    settings = of_rank(loader) | {"dataset": ShardedStream(dataset, seed), "_of_all_ranks": loader}
     if batch_size is not None:
         batches = BatchSampler(loader.sampler, batch_size, loader.drop_last)
         settings |= {"batch_size": batch_size, "batch_sampler": batches}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.reachability import calls_within, known_scopes
+from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 
 from ..data.loaders import TRAIN
@@ -15,6 +15,7 @@ from ..data.next_calls import PEEK, Use
 from ..data.shapes import is_about_shape
 from ..data.shards import is_sharded
 from ..files.guards import runs_on_one
+from .kept_batches import keeps_for_training, may_step, steps
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -28,7 +29,24 @@ def whole_passes(project: Project) -> dict[ast.expr, Use]:
 
     An evaluation that cannot be split, statistics of the training data, a first batch by which something is set.
     """
-    return project.analysis.fact("whole passes", lambda: {use.expression: use for use in _find(project)})
+    return project.analysis.fact(
+        "whole passes", lambda: {use.expression: use for use in _untrained(project) if not _is_doubtful(project, use)}
+    )
+
+
+def doubtful_passes(project: Project) -> list[tuple[Use, str]]:
+    """Return the passes of which each process draws its own part, as they may be for a training, with why."""
+    reasons = {use: _is_doubtful(project, use) for use in _untrained(project)}
+    return [(use, reason) for use, reason in reasons.items() if reason]
+
+
+def _is_doubtful(project: Project, use: Use) -> str:
+    """Return why a pass may be for a training, or nothing."""
+    if keeps_for_training(project, use):
+        return "the training goes through what is kept of the batches"
+    if steps(project, use):
+        return "it steps or goes backward, by something that was not found as a training"
+    return "something that has an optimizer and is not read gets the batches" if may_step(project, use) else ""
 
 
 def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
@@ -56,7 +74,7 @@ def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
                     yield call.args[0], use.scope
 
 
-def _find(project: Project) -> Iterator[Use]:
+def _untrained(project: Project) -> Iterator[Use]:
     if project.distribution.is_by_hand:
         return
     reached = known_scopes(project.analysis)
@@ -73,23 +91,8 @@ def _find(project: Project) -> Iterator[Use]:
                 continue
             is_on_one = use.loop is not None and runs_on_one(project.analysis, use.scope, use.loop)
             is_shape = use.role == PEEK and _is_for_shapes(use.expression, use.scope)
-            if (
-                use.loop not in loops
-                and not _may_train(project, use)
-                and not is_on_one
-                and not is_shape
-                and not _is_handed_on(project, use)
-            ):
+            if use.loop not in loops and not is_on_one and not is_shape and not _is_handed_on(project, use):
                 yield use
-
-
-def _may_train(project: Project, use: Use) -> bool:
-    """Return whether a loop steps or goes backward, by something that was not found as a training."""
-    calls = (node for node in ast.walk(use.loop) if isinstance(node, ast.Call)) if use.loop else ()
-    inner = (
-        part for call in calls for part, _ in (*calls_within(project.analysis, call, use.scope), (call, use.scope))
-    )
-    return any(last_name(call) in ("step", "backward") for call in inner)
 
 
 def _hands_on(scope: Scope) -> bool:

@@ -1,0 +1,122 @@
+"""Passes over a training loader that may be for a training: by what is kept of the batches, or by what is called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import inputs, operands
+from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance
+
+from ..data.next_calls import Use
+from ..data.shapes import is_about_shape
+from ..losses.reductions.axes import axes_of
+from ..torch_api.data import LOADERS
+from ..torch_api.tensors import EXTREMES, REDUCTIONS
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+STEPS = frozenset({"step", "backward"})
+PUTTING = ADDS_ONE | ADDS_ALL
+QUANTILES = frozenset({"quantile", "percentile"})  # with the share before the axis
+OVER_SAMPLES = REDUCTIONS | EXTREMES | QUANTILES | {"bincount", "item"}
+ASKS = frozenset({"zero_grad", "state_dict", "train", "eval", "print", "isinstance", "len"})  # of an optimizer
+
+
+def keeps_for_training(project: Project, use: Use) -> bool:
+    """Return whether the training's batches can be those of a pass: it fills a buffer, a list, a replay memory."""
+    return use.expression in project.analysis.fact("kept batches", lambda: {*_batches_from(project)})
+
+
+def steps(project: Project, use: Use) -> bool:
+    """Return whether a pass steps or goes backward, by something that was not found as a training."""
+    return any(last_name(call) in STEPS for call, _ in _calls_in(project, use))
+
+
+def may_step(project: Project, use: Use) -> bool:
+    """Return whether a pass calls something that is not read, and that has an optimizer: `trainer.train_on(batch)`."""
+    made = {optimizer.call for optimizer in project.optimizers}
+    for call, scope in _calls_in(project, use):
+        if last_name(call) in ASKS or project.analysis.functions_called(call, scope):
+            continue
+        starts = [Origin(part, scope) for part in operands(call)]
+        if any(origin.node in made for origin in origins(project.analysis, starts, lambda o: _holding(project, o))):
+            return True
+    return False
+
+
+def _calls_in(project: Project, use: Use) -> Iterator[tuple[ast.Call, Scope]]:
+    area: ast.AST = use.loop or use.expression
+    for outer in use.scope.source.ancestors(use.expression) if use.loop is None else ():
+        if isinstance(outer, ast.stmt):
+            break
+        area = outer
+    for call in ast.walk(area):
+        if isinstance(call, ast.Call):
+            yield from calls_within(project.analysis, call, use.scope)
+
+
+def _holding(project: Project, origin: Origin) -> list[Origin] | None:
+    """Return what an object is made of, which it may use later; None where the usual sources say it."""
+    if isinstance(origin.node, ast.Attribute) and not origin.keys:
+        return [*sources(project.analysis, origin)] or [origin.to(origin.node.value)]  # a method of it
+    if not isinstance(origin.node, ast.Call) or origin.keys:
+        return None
+    if project.analysis.functions_called(origin.node, origin.scope) and sources(project.analysis, origin):
+        return None
+    parts = [part for part in operands(origin.node) if part is not origin.node.func]
+    return [*sources(project.analysis, origin), *(origin.to(part) for part in parts)]
+
+
+def _batches_from(project: Project) -> Iterator[ast.AST]:
+    """Yield the expressions that batches of the training come from, past what is computed of many samples at once."""
+    starts = [
+        Origin(loop.iter, frame.scope)
+        for path in project.paths
+        for loop, frame in path.loops
+        if isinstance(loop, (ast.For, ast.AsyncFor))
+    ]
+    within = {node for node, _ in project.in_batches}
+    for model in project.models:
+        for call in model.calls:
+            starts += [Origin(part, call.scope) for part in operands(call.call) if call.call in within]
+    yield from (origin.node for origin in origins(project.analysis, starts, lambda o: _passed_on(project, o)))
+
+
+def _passed_on(project: Project, origin: Origin) -> list[Origin]:
+    node, scope = origin.node, origin.scope
+    is_split = project.draws.is_used and node in project.draws.nodes | project.draws.calls
+    if is_about_shape(node) or is_split:
+        return []
+    if isinstance(node, ast.Call):
+        is_loader = bool(project.analysis.called(node, scope) & LOADERS)  # of all samples, which is sharded itself
+        if is_loader or _is_over_samples(project, node, scope):
+            return []
+    found = [*inputs(project.analysis, origin, stored=not _stores_itself(project, node, scope))]
+    if isinstance(node, ast.Call) and origin.keys and not project.analysis.functions_called(node, scope):
+        found += [origin.to(part, keys=()) for part in operands(node)]
+    return found
+
+
+def _stores_itself(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether the project says what an object does with what it is given: scaler.update(x)."""
+    values = project.analysis.evaluate(node, scope) if isinstance(node, ast.expr) else ()
+    kinds = [value.scope for value in values if isinstance(value, Instance)]
+    return any(project.analysis.classes.method(kind, name) for kind in kinds for name in PUTTING)
+
+
+def _is_over_samples(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call makes one value of many samples: x.mean(0), and not x.mean(dim=1)."""
+    name = last_name(call)
+    if name not in OVER_SAMPLES or isinstance(call.func, ast.Name):
+        return name in OVER_SAMPLES and not project.analysis.functions_called(call, scope)
+    rest = call.args[1:] if project.analysis.called(call, scope) else call.args
+    axes, _ = axes_of(call, rest[1:] if name in QUANTILES else rest, scope)
+    return axes is None or 0 in axes
