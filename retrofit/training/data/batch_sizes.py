@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
@@ -17,6 +19,8 @@ from retrofit.training.torch_api.data import LOADER_PARAMETERS
 from .draws.draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
+
+RATES = re.compile(r"(^|_)lr($|_)|rate|world|ranks", re.IGNORECASE)
 
 
 class BatchSizes:
@@ -49,6 +53,19 @@ class BatchSizes:
         node, scope = place
         return bool(self.known) and self._identity(node, scope) in self.known
 
+    def is_multiple(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether a variable is set, once, to so many times a batch size: tokens = batch_size * length.
+
+        A learning rate that follows the batch size is not one: what trains by it has it scaled elsewhere.
+        """
+        bindings = bindings_of(self.analysis, node, scope) if isinstance(node, (ast.Name, ast.Attribute)) else []
+        if len(bindings) != 1 or bindings[0][0].value is None or not isinstance(bindings[0][0].value, ast.BinOp):
+            return False
+        factors = _factors(bindings[0][0].value)
+        is_number = not any(isinstance(part, ast.Constant) and isinstance(part.value, float) for part in factors)
+        of_size = [part for part in factors if (part, bindings[0][1]) in self]
+        return len(of_size) == 1 and is_number and not any(RATES.search(last_name(part)) for part in factors)
+
     def _identity(self, node: ast.AST | None, scope: Scope) -> object:
         """Return what a name refers to: the variable that it is, or the option that is read."""
         if not isinstance(node, (ast.Name, ast.Attribute)):
@@ -59,3 +76,9 @@ class BatchSizes:
         bindings = bindings_of(self.analysis, node, scope)  # set once, to one of several settings, or by the callers
         is_set_once = len(bindings) == 1 and bindings[0][0].kind in ("value", "parameter")
         return bindings[0] if is_set_once else None
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left), *_factors(node.right)]
+    return [node]

@@ -1,11 +1,14 @@
-"""Batches that a loop takes apart: `x, y = batch[0], batch[1]`, `x, y = (part.to(device) for part in batch)`."""
+"""Batches that a loop takes apart: `x, y = batch[0], batch[1]`, `x, y = (part.to(device) for part in batch)`.
+
+A list of samples is not one of them: it has as many entries as samples.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Container, Iterator
 
-from retrofit.analysis.calls import CallSite, given_parameters
+from retrofit.analysis.calls import CallSite, given_parameters, last_name
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 
@@ -14,7 +17,7 @@ OF_TENSORS = frozenset({"shape", "size", "dim", "ndim", "view", "reshape", "mean
 
 
 def has_parts(analysis: Analysis, drawn: ast.expr, scope: Scope, models: Container[ast.AST]) -> bool:
-    """Return whether what a loop draws is taken apart in it, and nothing uses it as one tensor."""
+    """Return whether what a loop draws is taken apart in it, and nothing uses it as one tensor or a list of samples."""
     target = _target(drawn, scope)
     if target is None:
         return False
@@ -48,14 +51,14 @@ def _target(drawn: ast.expr, scope: Scope) -> str | None:
 
 
 def _uses(analysis: Analysis, name: str, scope: Scope, models: Container[ast.AST], depth: int) -> Iterator[bool]:
-    """Yield True for each place that takes a variable apart, False for each that uses it as one tensor."""
+    """Yield True for each place that takes a variable apart, False where it is one tensor, or a list of samples."""
     parents = scope.source.parents
     for node in own_nodes(scope.node):
         if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
             continue
         outer = parents[node]
-        if isinstance(outer, (ast.comprehension, ast.Starred)):
-            yield True
+        if isinstance(outer, (ast.comprehension, ast.For, ast.Starred)):
+            yield not _gives_samples(outer, scope)
         elif isinstance(outer, ast.Subscript) and node is outer.value:
             yield not isinstance(outer.slice, (ast.Name, ast.Tuple, ast.Compare))
         elif isinstance(outer, ast.Assign) and any(
@@ -68,6 +71,24 @@ def _uses(analysis: Analysis, name: str, scope: Scope, models: Container[ast.AST
             yield True
         elif isinstance(outer, ast.Call) and node in outer.args:
             yield from _given(analysis, outer, node, scope, models, depth)
+
+
+def _gives_samples(outer: ast.comprehension | ast.For | ast.Starred, scope: Scope) -> bool:
+    """Return whether the entries that are gone through are samples: each is taken apart, into inputs and targets."""
+    parents = scope.source.parents
+    if isinstance(outer, ast.Starred):  # inputs, targets = zip(*batch)
+        call = parents[outer]
+        made = parents[call]
+        is_apart = isinstance(made, ast.Assign) and any(isinstance(t, (ast.Tuple, ast.List)) for t in made.targets)
+        return is_apart and isinstance(call, ast.Call) and last_name(call) == "zip" and len(call.args) == 1
+    if not isinstance(outer.target, ast.Name):
+        return True
+    whole = outer if isinstance(outer, ast.For) else parents[outer]
+    return any(
+        isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == outer.target.id
+        and isinstance(node.slice, ast.Constant)
+        for node in ast.walk(whole)
+    )  # fmt: skip
 
 
 def _given(

@@ -49,6 +49,7 @@ from .model_outputs import outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
+from .size_uses import is_changed, is_counted_or_timed, is_multiplied
 from .together import gives_the_same, made_the_same
 
 SETS = frozenset({"set", "frozenset"})
@@ -62,19 +63,6 @@ def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[
     for node in own_nodes(scope.node) if calls else ():
         if isinstance(node, ast.Call) and node in calls:
             yield from analysis.functions_called(node, scope)
-
-
-def _is_changed(node: ast.expr, scope: Scope) -> bool:
-    """Return whether a name is the one that `batch_size *= 2` changes, where no call can be written."""
-    outer = scope.source.parents[node]
-    return isinstance(outer, ast.AugAssign) and node is not outer.value
-
-
-def _is_multiplied(root: Root) -> bool:
-    """Return whether a batch size is a factor, or is added to what was counted before."""
-    outer = root.scope.source.parents[root.node]
-    is_factor = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult)
-    return is_factor or (isinstance(outer, ast.AugAssign) and isinstance(outer.op, ast.Add))
 
 
 def _are_sets(given: list[Flow]) -> bool:
@@ -184,7 +172,7 @@ class TorchDomain:
         return False
 
     def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
-        if not flow.differs and (node, scope) in self.project.batch_sizes and not _is_changed(node, scope):
+        if not flow.differs and self._is_size(node, scope):
             place = self.place(node, scope, tuple(scope.source.ancestors(node)), BATCH_SIZE, True)
             is_fixed = self._is_micro(node, scope)
             return Flow(BATCH_SIZE) if place is not None and not is_fixed else flow
@@ -192,6 +180,12 @@ class TorchDomain:
             return flow
         is_loss = flow.differs and node.id in self.losses.names.get(scope, ())
         return self._as_term(node, scope, flow) if is_loss else flow
+
+    def _is_size(self, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
+        """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed."""
+        sizes = self.project.batch_sizes
+        is_one = (node, scope) in sizes and not is_changed(node, scope)
+        return is_one or (is_counted_or_timed(node, scope) and sizes.is_multiple(node, scope))
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""
@@ -206,7 +200,7 @@ class TorchDomain:
     def counts_samples(self, flow: Flow) -> bool:
         """Return whether a value is made of batches that were counted, times the batch size: `step * batch_size`."""
         roots = escaped(flow)
-        return bool(roots) and all(root.kind == BATCH_SIZE and _is_multiplied(root) for root in roots)
+        return bool(roots) and all(root.kind == BATCH_SIZE and is_multiplied(root) for root in roots)
 
     def is_random(self, node: ast.expr, scope: Scope) -> bool:
         return isinstance(node, ast.Call) and draws_in_loop(self.project, node, scope)

@@ -1,0 +1,30 @@
+"""Uses of the batch size of the settings, and of multiples of it, by which a figure depends on the batch."""
+
+from __future__ import annotations
+
+import ast
+
+from retrofit.analysis.interpreter.state import Root
+from retrofit.analysis.scopes import Scope
+
+
+def is_changed(node: ast.expr, scope: Scope) -> bool:
+    """Return whether a name is the one that `batch_size *= 2` changes, where no call can be written."""
+    outer = scope.source.parents[node]
+    return isinstance(outer, ast.AugAssign) and node is not outer.value
+
+
+def is_multiplied(root: Root) -> bool:
+    """Return whether a batch size is a factor, or is added to what was counted before."""
+    outer = root.scope.source.parents[root.node]
+    is_factor = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult)
+    return is_factor or (isinstance(outer, ast.AugAssign) and isinstance(outer.op, ast.Add))
+
+
+def is_counted_or_timed(node: ast.expr, scope: Scope) -> bool:
+    """Return whether something is multiplied, added to a count, or divided by: tokens_per_step / seconds."""
+    outer = scope.source.parents.get(node)
+    if isinstance(outer, ast.AugAssign):
+        return isinstance(outer.op, ast.Add) and node is outer.value
+    is_divided = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Div) and node is outer.left
+    return is_divided or (isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult))

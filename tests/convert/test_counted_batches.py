@@ -1,0 +1,75 @@
+"""What a script counts or times by the size of its batches is that of all processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import converted
+
+HEAD = """\
+import random
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+batch_size, length = 4, 3
+data = TensorDataset(torch.randn(16, 3), torch.randn(16, 1))
+samples = [data[i] for i in range(16)]
+loader = DataLoader(data, batch_size=batch_size)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+start = time.time()
+"""
+STEP = """\
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PARTS = {
+    "pairs of the samples": "x, y = (torch.stack(part) for part in ([a[0] for a in batch], [a[1] for a in batch]))",
+    "unzipped": "xs, ys = zip(*batch); x, y = torch.stack(xs), torch.stack(ys)",
+    "a function": "x, y = collate(batch)",
+    "unpacked": "x = torch.stack([a for a, _ in batch]); y = torch.stack([b for _, b in batch])",
+}
+COLLATE = """\
+def collate(batch):
+    return torch.stack([pair[0] for pair in batch]), torch.stack([pair[1] for pair in batch])
+
+
+"""
+SIZES = {
+    "tokens / (time.time() - start)": "rd.loss.global_batch(tokens) / (time.time() - start)",
+    "step * tokens": "step * rd.loss.global_batch(tokens)",
+    "batch_size * length / 2.0": "rd.loss.global_batch(batch_size) * length / 2.0",
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("drawn", ["DataLoader(data, batch_size, collate_fn=list)", "batches"])
+def test_a_list_of_samples_has_as_many_entries_as_samples(drawn: str, parts: str, tmp_path: Path) -> None:
+    batches = "batches = [samples[i : i + 4] for i in range(0, 16, 4)]\nrandom.shuffle(batches)\nseen = 0\n"
+    loop = f"for batch in {drawn}:\n    {PARTS[parts]}\n{STEP}    seen += len(batch)\nprint(seen)\n"
+    assert "seen += rd.reduce_total(len(batch))" in converted(tmp_path, HEAD + COLLATE + batches + loop)
+
+
+def test_a_batch_of_tensors_has_as_many_entries_everywhere(tmp_path: Path) -> None:
+    loop = f"for batch in loader:\n    x, y = [part.float() for part in batch]\n{STEP}    print(len(batch))\n"
+    assert "print(len(batch))" in converted(tmp_path, HEAD + loop)
+
+
+@pytest.mark.parametrize("figure", SIZES)
+def test_what_is_timed_or_counted_is_of_the_batch_of_all_processes(figure: str, tmp_path: Path) -> None:
+    loop = f"for step, (x, y) in enumerate(loader):\n{STEP}    print({figure})\n"
+    assert f"print({SIZES[figure]})" in converted(tmp_path, HEAD + "tokens = batch_size * length\n" + loop)
+
+
+def test_a_rate_that_follows_the_batch_size_is_not_a_count(tmp_path: Path) -> None:
+    step = 'for group in optimizer.param_groups:\n        group["lr"] = rate * (step + 1)'
+    loop = f"for step, (x, y) in enumerate(loader):\n    {step}\n{STEP}"
+    found = converted(tmp_path, HEAD + "rate = 0.001 * batch_size\n" + loop)
+    assert not [line for line in found if "global_batch" in line]
