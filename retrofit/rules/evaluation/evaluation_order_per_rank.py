@@ -149,6 +149,7 @@ with torch.no_grad():
 print(total)
 """,
 ]
+HELP_LENGTH = "divide what the evaluation adds up by len(rd.evaluation.same_batches(loader))"
 
 
 def find(project: Project) -> Iterator[Finding]:
@@ -163,10 +164,10 @@ def find(project: Project) -> Iterator[Finding]:
             message = f"each process draws its own part of {use.scope.source.segment(expression)}"
             edits = surround(use.scope.source, expression, "rd.evaluation.same_batches(", ")")
             yield found(RULE, use.scope.source, expression, message, edits)
-    for node, scope in dict.fromkeys(lengths_of_whole(project)):
+    for node, scope, is_of_pass in dict.fromkeys(lengths_of_whole(project)):
         message = f"{scope.source.segment(node)} is this process's part, and its length that of the training"
-        edits = surround(scope.source, node, "rd.evaluation.same_batches(", ")")
-        yield found(RULE, scope.source, node, message, edits)
+        edits = surround(scope.source, node, "rd.evaluation.same_batches(", ")") if is_of_pass else ()
+        yield found(RULE, scope.source, node, message, edits, help="" if is_of_pass else HELP_LENGTH)
     for loader in project.loaders:
         if TRAIN in loader.roles or is_sharded(project.ranks, loader):
             continue

@@ -13,7 +13,7 @@ from retrofit.training import Project
 from retrofit.training.distributed.reductions import reduce_value
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.kinds import BATCH_SIZE, LIST, MEAN
-from retrofit.training.figures.step_counts import step_counts
+from retrofit.training.figures.step_counts import step_counts, unknown_step_counts
 from retrofit.training.torch_api.tensors import COPIES, READS
 
 RULE = CATALOG["RF407"]
@@ -76,6 +76,7 @@ for images, labels in loader:
 ]
 WORDS = {MEAN: "mean", LIST: "list"}
 FUNCTIONS = {MEAN: "rd.reduce_loss", LIST: "rd.data.gather_batch", BATCH_SIZE: "rd.loss.global_batch"}
+HELP_STEPS = "divide the samples by rd.data.samples_per_step(batch_size) where it is the batch size of the training"
 STEP_SIZE = "rd.data.samples_per_step"
 READ_OR_COPIED = COPIES | READS
 
@@ -99,3 +100,6 @@ def _of_steps(project: Project) -> Iterator[Finding]:
             edits = [edit for node, scope in sizes for edit in surround(scope.source, node, f"{STEP_SIZE}(", ")")]
             message = f"{ast.unparse(count.number)} is the number of steps that one process would make"
             yield found(RULE, count.scope.source, count.number, message, edits)
+    for number, scope in unknown_step_counts(project):
+        message = f"{ast.unparse(number)} can be the number of steps of one process, N times that of each of N"
+        yield found(RULE, scope.source, number, message, help=HELP_STEPS)

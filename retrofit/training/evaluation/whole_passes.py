@@ -49,11 +49,11 @@ def _is_doubtful(project: Project, use: Use) -> str:
     return "something that has an optimizer and is not read gets the batches" if may_step(project, use) else ""
 
 
-def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the training loaders whose lengths are asked for after a pass over all: `total / len(loader)`.
+def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope, bool]]:
+    """Yield the training loaders whose lengths are asked for of a pass over all: `total / len(loader)`.
 
     The length of a rank's part is the number of the training's steps. In a function that draws from it in training,
-    too, only what is added up in the pass tells which length is meant.
+    too, only what is added up in the pass tells which length is meant: False where one number is meant for both.
     """
     split = {evaluation.loop for evaluation in project.evaluations if not evaluation.reason}
     whole = whole_passes(project)
@@ -67,11 +67,30 @@ def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
             for call in own_nodes(use.scope.node):
                 if not (isinstance(call, ast.Call) and ast.unparse(call) == f"len({text})"):
                     continue
-                statement = use.scope.source.statement(call)
-                is_after = statement.lineno > (use.loop.end_lineno or 0)
-                reads = {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, ast.expr)}
-                if use.scope not in trained or (is_after and added & reads):
-                    yield call.args[0], use.scope
+                of_pass = [
+                    _is_after(place, use.loop) and bool(added & _read_by(place))
+                    for place in _statements_with(call, use.scope)
+                ]
+                if use.scope not in trained or any(of_pass):
+                    yield call.args[0], use.scope, use.scope not in trained or all(of_pass)
+
+
+def _statements_with(call: ast.Call, scope: Scope) -> list[ast.stmt]:
+    """Return the statements that read a number: that of the call, or of the only variable that it is assigned to."""
+    statement = scope.source.statement(call)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
+    if not isinstance(target, ast.Name) or len(scope.bindings.get(target.id, [])) != 1:
+        return [statement]
+    reads = (node for node in own_nodes(scope.node) if isinstance(node, ast.Name) and node.id == target.id)
+    return [scope.source.statement(node) for node in reads if isinstance(node.ctx, ast.Load)] or [statement]
+
+
+def _is_after(statement: ast.stmt, loop: ast.AST) -> bool:
+    return statement.lineno > (getattr(loop, "end_lineno", None) or 0)
+
+
+def _read_by(statement: ast.stmt) -> set[str]:
+    return {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, ast.expr)}
 
 
 def _untrained(project: Project) -> Iterator[Use]:

@@ -18,7 +18,16 @@ from retrofit.training.torch_api.tensors import FILLED
 
 from .. import Project
 from ..data.shards import is_same
-from ..optimizer.schedules import COUNTS_STEPS, DIVISION, Place, counts_batches, single_process_sizes, sizes_of_steps
+from ..losses.reductions.samples import is_name_of_size
+from ..optimizer.schedules import (
+    COUNTS_STEPS,
+    DIVISION,
+    Place,
+    counts_batches,
+    is_of_samples,
+    single_process_sizes,
+    sizes_of_steps,
+)
 from ..steps.step_limits import range_end
 from .figures import followed
 
@@ -49,6 +58,34 @@ def step_counts(project: Project) -> Iterator[StepCount]:
             found += [place for size in found for place in _in_dividend(project, *size)]
             is_shared = bool(both.intersection(scope.source.ancestors(node)))
             yield StepCount(number, scope, () if is_shared else tuple(found))
+
+
+def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what figures of an epoch are divided by: samples by a batch size that is not known to be the training's."""
+    if project.distribution.is_by_hand:
+        return
+    sizes, batches = sizes_of_steps(project), set(project.in_batches)
+    for node, scope in reached_nodes(project.analysis):
+        number = _number_at(project, node, scope, batches)
+        if number is None or single_process_sizes(project, number, scope, sizes, of_samples=True):
+            continue
+        origins = project.ranks.origins(number, scope)
+        parts = ((part, where) for origin, where in origins for part in ast.walk(origin))
+        if any(_is_by_some_size(project, *place, sizes) for place in parts):
+            yield number, scope
+
+
+def _is_by_some_size(project: Project, node: ast.AST, scope: Scope, sizes: list[Place]) -> bool:
+    """Return whether samples are divided by something that is named as a batch size, which none of `sizes` is."""
+    if (
+        not isinstance(node, ast.BinOp)
+        or not isinstance(node.op, DIVISION)
+        or not is_of_samples(project, node.left, scope)
+    ):
+        return False
+    name = node.right.slice if isinstance(node.right, ast.Subscript) else node.right  # config["batch_size"]
+    text = str(name.value) if isinstance(name, ast.Constant) else last_name(name)
+    return is_name_of_size(text) and not counts_batches(project, node, scope, sizes)
 
 
 def _of_loops(project: Project) -> Iterator[tuple[ast.AST, Scope, ast.expr | None]]:

@@ -95,7 +95,7 @@ def single_process_sizes(
             for part in _factors(node.right)
             if is_same(project.analysis, (part, where), size) or (part, where) in project.batch_sizes
             if not (of_samples or isinstance(node.op, ast.Mod) or is_rate or isinstance(part, ast.Constant))
-            or _is_of_samples(project, node.left, where)
+            or is_of_samples(project, node.left, where)
         ]
         if found and not any(_is_of_processes(project, *place, size) for place in nodes):
             return [place for place in dict.fromkeys(found) if not _is_counted(project, *place)]
@@ -106,10 +106,10 @@ def counts_batches(project: Project, division: ast.BinOp, scope: Scope, sizes: l
     """Return whether a number of samples is divided by one of some batch sizes."""
     factors = [(part, scope) for part in _factors(division.right)]
     is_by_size = any(p in project.batch_sizes or is_same(project.analysis, p, s) for p in factors for s in sizes)
-    return is_by_size and _is_of_samples(project, division.left, scope)
+    return is_by_size and is_of_samples(project, division.left, scope)
 
 
-def _is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
+def is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
     """Return whether a number is, or comes from, the length of something."""
     parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in ast.walk(node))
     return any(last_name(part) in ("len", "shape", "size") for part in parts if isinstance(part, ast.expr))

@@ -146,12 +146,16 @@ def looks_like_size(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     return any(_is_size(origin) for origin in origins(analysis, [Origin(node, scope)], _factors))
 
 
+def is_name_of_size(name: str) -> bool:
+    return bool(NAMES.search(name)) and not OTHERS.search(name)
+
+
 def _is_size(origin: Origin) -> bool:
     node, _, keys = origin
     if keys:
         return keys == (0,) and last_name(node) in ("shape", "size")  # of n, c, h, w = x.shape too
     if isinstance(node, (ast.Name, ast.Attribute)):
-        return bool(NAMES.search(last_name(node))) and not OTHERS.search(last_name(node))
+        return is_name_of_size(last_name(node))
     first = node.args[0] if isinstance(node, ast.Call) and node.args else None
     if last_name(node) == "size":
         return isinstance(first, ast.Constant) and first.value == 0
