@@ -220,8 +220,6 @@ class CallReader:
         """Return the kind of a function that changes the shape of an expression, or each of its entries."""
         if name in SAME or name in WITHOUT_HISTORY:
             return found
-        if name in SORTS | SPREADS | EXTREMES and found.parts == {kinds.UNKNOWN} and self._is_batch(given[0], scope):
-            found = kinds.of(kinds.ROWS)  # as for its mean
         if found.has_rows and not self._is_of_library(node, scope):
             if name in COUNTS:
                 return self._counted(node, name, found, scope)
@@ -242,10 +240,6 @@ class CallReader:
         is_of_torch = "torch" in self._module_of(node, scope) or isinstance(node.func, ast.Attribute)
         found = kinds.join([found, others])
         return kinds.nonlinear(found) if is_of_torch else kinds.of(kinds.UNKNOWN)
-
-    def _is_batch(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether this is what a loader has drawn, as `x, y = next(iter(loader))` before a training."""
-        return self.reader.project.batch_values.sources_of(node, scope) == {BATCH}
 
     def _sizes(self, scope: Scope, frame: Frame | None) -> Sizes:
         def axis_of(tensor: ast.expr, where: Scope) -> int:
