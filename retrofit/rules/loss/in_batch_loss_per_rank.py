@@ -138,6 +138,13 @@ for images, labels in loader:
     z = rd.loss.batch_rows(model(torch.cat([images, images.flip(1)])), views=True)
     criterion(z @ z.T, torch.arange(len(z))).backward()
 """,
+    # next to a mean that is that of all ranks, which it would not be of the rows of all
+    """\
+for images, labels in loader:
+    z = model(images)
+    loss = torch.logsumexp(z, 0).mean() + rd.loss.batch_mean(z.mean(0)).pow(2).sum()
+    loss.backward()
+""",
     # gathered from all processes, with gradients
     """\
 import torch.distributed.nn

@@ -12,7 +12,7 @@ from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.runtime import BATCH_ROWS
+from retrofit.training.torch_api.runtime import BATCH_ROWS, GLOBAL_REDUCTIONS
 
 from ..comparisons import comparisons
 from ..reductions.coupling import coupled_otherwise, obstacle
@@ -84,7 +84,9 @@ def _find(project: Project) -> Gathering:
     if project.distribution.is_by_hand:
         return Gathering()
     pairs = [Meeting(pair.node, pair.scope, (pair.left, pair.right)) for pair in comparisons(project)]
-    coupled = [Meeting(*place, _operands(place[0])) for place in coupled_otherwise(project)]
+    # Where sums are those of all ranks already, those of whole rows would count each sample once for each rank.
+    others = [] if project.calls_any(GLOBAL_REDUCTIONS) else coupled_otherwise(project)
+    coupled = [Meeting(*place, _operands(place[0])) for place in others]
     # Sums over the batch that cannot be those of all ranks by themselves are listed, where their rows stay.
     for meetings in dict.fromkeys([(*pairs, *coupled), tuple(pairs)]):
         try:
