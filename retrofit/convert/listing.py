@@ -25,10 +25,17 @@ SCHEDULES = """\
   schedules change the learning rate N times later. For the schedule of one process keep the total batch
   (`RETROFIT_BATCH=global`), or divide their numbers by `WORLD_SIZE`:
 """
-
+NOT_FOLLOWED = """\
+- **Losses that were not read to their end.** From these places, before the conversion, nothing is known of a loss:
+"""
 UNPROVEN = """\
 - **Assumed, not proven.** The conversion is right if this holds; the runs of `--prove` did not come to these places:
 """
+
+
+def not_followed(losses: Sequence[str]) -> str:
+    """Return the part of MULTI_GPU.md about losses that are too long to be read to their end; "" for none."""
+    return "".join([NOT_FOLLOWED, *(f"  - {line}\n" for line in losses)]) if losses else ""
 
 
 def unproven(assumptions: Sequence[Assumption]) -> str:

@@ -125,8 +125,10 @@ def refused(start: Start, conversion: Conversion) -> bool:
 
 def show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
+    from retrofit.analysis.deep_stack import with_deep_stack
     from retrofit.rules.registry import RULES
     from retrofit.training.evaluation.whole_passes import doubtful_passes
+    from retrofit.training.losses.reductions.reduction import unread_losses
     from retrofit.training.optimizer.rate_rules import rate_rules
     from retrofit.training.steps.step_limits import step_limits
     from retrofit.training.steps.step_schedules import step_schedules
@@ -154,6 +156,7 @@ def show(conversion: Conversion) -> None:
         say(f"{schedule.place}: {schedule.text}")
     for unread in [*conversion.missing, *conversion.project.modules.not_read]:
         say(f"not read, so nothing is changed there: {unread}")
+    say(*with_deep_stack(lambda: unread_losses(conversion.project)))
     for evaluation in conversion.project.evaluations:
         if evaluation.reason:
             place = evaluation.scope.source.place(evaluation.loop)
@@ -182,12 +185,13 @@ def new_files(
     written.
     """
     from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.training.losses.reductions.reduction import unread_losses
     from retrofit.training.steps.step_limits import step_limits
     from retrofit.training.steps.step_schedules import step_schedules
 
     from .added.files import additions
     from .added.script_facts import script_facts
-    from .listing import steps, unproven
+    from .listing import not_followed, steps, unproven
     from .plan import files_needed
     from .writing.write import real_places
 
@@ -197,7 +201,7 @@ def new_files(
     project = conversion.project
     counted = with_deep_stack(lambda: steps(step_limits(project), step_schedules(project), conversion.files))
     facts = replace(with_deep_stack(lambda: script_facts(project)), others=tuple(others))
-    counted += unproven(conversion.unproven)
+    counted += not_followed(with_deep_stack(lambda: unread_losses(project))) + unproven(conversion.unproven)
     features = {*args.features, *(["search"] if any(SEARCH in file.text for file in conversion.files) else [])}
     files = additions(start, not args.no_vendor, texts, not_read, conversion.listed, counted, facts, features)
     users = [*files_needed(conversion), *conversion.files]

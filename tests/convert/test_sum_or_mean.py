@@ -15,6 +15,7 @@ from verify.projects.launch import Launcher
 
 from retrofit.analysis.scopes import Scope
 from retrofit.convert.plan import plan_conversion
+from retrofit.convert.stages import show
 from retrofit.training import Project, read_project
 from retrofit.training.losses.reductions import kinds, reader
 from retrofit.training.losses.reductions.reduction import backward_kind
@@ -466,6 +467,17 @@ def test_what_is_known_of_a_loss_stays_known_when_no_more_is_read(
     assert backward_kind(project, backward, scope).parts == {kinds.MEAN}
     monkeypatch.setattr(reader, "MOST_STEPS", 0)
     assert backward_kind(project, backward, scope).parts == {kinds.MEAN}
+
+
+@pytest.mark.parametrize(("most_steps", "is_said"), [(0, True), (reader.MOST_STEPS, False)])
+def test_a_loss_that_is_not_read_to_its_end_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], most_steps: int, is_said: bool
+) -> None:
+    monkeypatch.setattr(reader, "MOST_STEPS", most_steps)
+    show(
+        conversion(tmp_path, HEAD + "for x, y in loader:\n    loss = F.mse_loss(model(x)[1], y)\n    loss.backward()\n")
+    )
+    assert ("too many branches and calls to be read to its end" in capsys.readouterr().err) == is_said
 
 
 TWO = ["one, two = F.l1_loss(model(x)[1], y), F.mse_loss(model(x)[1], y, reduction='sum')"]

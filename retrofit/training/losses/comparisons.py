@@ -78,15 +78,12 @@ def _find(project: Project) -> Iterator[Comparison]:
         seen.add(node)
         parts = (pair.left, pair.right)
         left, right = (ast.unparse(part) for part in parts)
-        is_same = (
-            left == right and not (pair.is_broadcast or pair.is_moved) and not _is_parameter(project, pair.left, scope)
-        )
+        is_plain = not (pair.is_broadcast or pair.is_moved)
+        is_same = left == right and is_plain and not _is_parameter(project, pair.left, scope)
         is_compared = any(_is_embedded(project, part, scope) for part in pair.drawn_from)
-        is_compared |= all(_is_embedded(project, part, scope) for part in parts) or (
-            not (pair.is_broadcast or pair.is_moved)
-            and _is_product(project, node, scope)
-            and all(_is_of_inputs(project, part, scope) for part in parts)
-        )
+        is_compared |= all(_is_embedded(project, part, scope) for part in parts)
+        if is_plain and not is_compared and _is_product(project, node, scope):
+            is_compared = all(_is_of_inputs(project, part, scope) for part in parts)
         is_compared |= pair.is_broadcast and all(_is_of_layers(project, part, scope) for part in parts)
         if not is_same and not is_compared:
             continue
@@ -149,6 +146,10 @@ def _is_of_layers(project: Project, node: ast.expr, scope: Scope) -> bool:
         and not project.analysis.functions_called(part, where)
         for part, where in _origins(project, node, scope)
     )
+
+
+def _is_computed(project: Project, node: ast.expr, scope: Scope) -> bool:
+    return _is_embedded(project, node, scope) or _is_of_layers(project, node, scope)
 
 
 def _are_of_one_sample(project: Project, node: ast.AST, parts: tuple[ast.expr, ...], scope: Scope) -> bool:
@@ -302,7 +303,7 @@ def _pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
 
 def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
     """Return what is compared row by row where the samples are not in the first axis, or are in loops, or repeated."""
-    operands = samples_that_meet(project, node, scope)
+    operands = samples_that_meet(project, node, scope, lambda part: _is_embedded(project, part, scope))
     if operands is not None:
         return Pair(*operands, is_moved=True)
     in_loops = pairs_in_loops(project, node, scope)
@@ -311,7 +312,8 @@ def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
     operands = one_and_all(project, node, scope)
     if operands is not None:
         return Pair(*operands, is_moved=True, drawn_from=operands)
-    operands = rows_across_axes(project, node, scope) or repeated_pairs(project, node, scope)
+    operands = rows_across_axes(project, node, scope, lambda part: _is_computed(project, part, scope))
+    operands = operands or repeated_pairs(project, node, scope)
     return Pair(*operands, is_broadcast=True) if operands is not None else None
 
 

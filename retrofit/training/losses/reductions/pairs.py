@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
 Operands = tuple[ast.expr, ast.expr]
 
 
-def samples_that_meet(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
-    """Return the operands of a product that has an entry for each pair of samples, as far as their axes are known."""
+def samples_that_meet(
+    project: Project, node: ast.AST, scope: Scope, can_be: Callable[[ast.expr], bool]
+) -> Operands | None:
+    """Return the operands of a product that has an entry for each pair of samples, as far as their axes are known.
+
+    `can_be`: tells cheaply which operands count. The kind of any takes far longer to find.
+    """
     if isinstance(node, ast.Call) and EINSUM in project.analysis.called(node, scope):
-        return _of_einsum(project, node, scope)
+        return _of_einsum(project, node, scope) if all(map(can_be, node.args[1:])) else None
     given = _operands(project.analysis, node, scope)
-    if given is None:
+    if given is None or not all(map(can_be, given)):
         return None
     rows, columns = (_axis(project, part, scope) for part in given)
     if rows is None or columns is None or rows < 1:
@@ -42,20 +48,27 @@ def samples_that_meet(project: Project, node: ast.AST, scope: Scope) -> Operands
     return given if columns == rows + 1 else None
 
 
-def rows_across_axes(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
-    """Return the operands of x - y that has an entry for each pair of samples: these are in another axis of each."""
+def rows_across_axes(
+    project: Project, node: ast.AST, scope: Scope, can_be: Callable[[ast.expr], bool]
+) -> Operands | None:
+    """Return the operands of x - y that has an entry for each pair of samples: these are in another axis of each.
+
+    `can_be`: tells cheaply which operands count.
+    """
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
         operands = (node.left, node.right)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         operands = (node.left, node.comparators[0])
     else:
         return None
+    numbers = [number_of_axes(project.analysis, part, scope) for part in operands]
+    if None in numbers or not all(map(can_be, operands)):
+        return None
     axes = [_axis(project, part, scope) for part in operands]
     if None in axes or axes[0] == axes[1]:
         return None
-    numbers = [number_of_axes(project.analysis, part, scope) for part in operands]
     ends = [axis - number for axis, number in zip(axes, numbers) if axis is not None and number is not None]
-    return operands if len(ends) == 2 and ends[0] != ends[1] else None  # the last axes of both meet
+    return operands if ends[0] != ends[1] else None  # the last axes of both meet
 
 
 def _axis(project: Project, node: ast.expr, scope: Scope) -> int | None:

@@ -36,7 +36,7 @@ from .size_factors import SizeFactors
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-MOST_STEPS = 60000
+MOST_STEPS = 25_000
 ADDING = JOINS | SUMS_OF_SEVERAL | {"add", "sub", "reduce"}
 
 
@@ -75,6 +75,7 @@ class LossReader:
         self.in_models: set[ast.expr] = set()  # sums and means over the batch in what a model does with its inputs
         self._before_batches = set(_before_batches(project))
         self._in_place: dict[Scope, dict[str, list[ast.AugAssign]]] = {}
+        self.first_unread: tuple[ast.expr, Scope] | None = None  # past MOST_STEPS
         # Of itself an expression has what it has anyway.
         self._known: Memory[Kind] = Memory(CONSTANT, kinds.of(kinds.UNKNOWN))
 
@@ -83,6 +84,7 @@ class LossReader:
         keys = keys[:MOST_KEYS]
         question = (node, scope, frame, keys)
         if len(self._known.known) > MOST_STEPS and question not in self._known.known:
+            self.first_unread = self.first_unread or (node, scope)
             return kinds.of(kinds.UNKNOWN)
         return self._known.once(question, lambda: self._kind(node, scope, frame, keys))
 
@@ -331,9 +333,8 @@ class LossReader:
         base = self.kind(node.value, scope, frame, keys)
         if base.has_rows and node.attr in ("T", "H") and base.axis in (0, 1):
             return replace(base, axis=1 - base.axis)
-        if base.has_rows:
-            return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() else base
-        return kinds.of(kinds.MEAN) if "loss" in node.attr.lower() and base.parts == {kinds.UNKNOWN} else base
+        is_loss = "loss" in node.attr.lower() and (base.has_rows or base.parts == {kinds.UNKNOWN})
+        return kinds.of(kinds.MEAN) if is_loss else base
 
     def _of_own(self, node: ast.Attribute, scope: Scope, owner: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of self.loss, which any method may have set, or of that attribute of another object."""

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 MEAN_OF_RANKS, SUM_OF_RANKS, MEAN_OF_LAST = "rd.reduce_loss", "rd.loss.reduce_summed_loss", "rd.loss.reduce_last_loss"
 
+UNREAD = (
+    "what the training computes has too many branches and calls to be read to its end; look in its losses for sums "
+    "over the samples of a batch, and for samples that are compared with each other"
+)
+
 
 def plain_reader(project: Project) -> LossReader:
     """Return what reads losses as they are written, before rows are gathered over the ranks."""
@@ -34,6 +39,13 @@ def reader_of(project: Project) -> LossReader:
         return LossReader(project, gathered) if gathered else plain_reader(project)
 
     return project.analysis.fact("loss reader of ranks", reader)
+
+
+def unread_losses(project: Project) -> list[str]:
+    """Return, for the user, from where on losses of many branches and calls were not read; empty where all were."""
+    readers = dict.fromkeys([plain_reader(project), reader_of(project)])
+    unread = dict.fromkeys(reader.first_unread for reader in readers if reader.first_unread is not None)
+    return [f"{scope.source.place(node)}: {UNREAD}" for node, scope in unread]
 
 
 def loss_kind(project: Project, node: ast.expr, scope: Scope) -> Kind:
