@@ -132,6 +132,21 @@ FEEDING = {
         "from trainers import Trainer\nclass Own(Trainer):\n    pass\nown = Own(model, optimizer)\n"
         "for x, y in loader:\n    own.update(x, y)"
     ),
+    "a list for a trainer of a library": (
+        "from trainers import Trainer\nkept = []\nfor x, y in loader:\n    kept.append((x, y))\n"
+        "Trainer(model, optimizer).fit(kept)"
+    ),
+    "a single batch": f"x, y = next(iter(loader))\n{STEP.replace('    ', '')}",
+    "a function that calls itself": (
+        f"def run(number):\n    x, y = next(iter(loader))\n{STEP}    if number:\n        run(number - 1)\nrun(3)"
+    ),
+    "a batch for a library": (
+        "from trainers import find_rate\nx, y = next(iter(loader))\nfind_rate(model, optimizer, x, y)"
+    ),
+    "an optimizer in an attribute": (
+        "from trainers import Trainer\nclass Own(Trainer):\n    def __init__(self):\n        super().__init__(model)\n"
+        "        self.chosen = optimizer\nown = Own()\nfor x, y in loader:\n    own.update(x, y)"
+    ),
     "a function of a library": "from trainers import one\nfor batch in loader:\n    one(model, batch, optimizer)",
     "such a function with its arguments": (
         "from functools import partial\nfrom trainers import one\nrun = partial(one, model, optimizer)\n"

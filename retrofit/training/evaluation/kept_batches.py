@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.operands import inputs, operands
-from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.flow.operands import computed_from, inputs, operands
+from retrofit.analysis.flow.reachability import calls_within, known_scopes, reached_calls
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 
 from ..data.next_calls import Use
 from ..data.shapes import is_about_shape
+from ..loops import backward_calls
 from ..losses.reductions.axes import axes_of
 from ..torch_api.data import LOADERS
 from ..torch_api.tensors import EXTREMES, REDUCTIONS
@@ -42,14 +43,16 @@ def steps(project: Project, use: Use) -> bool:
 
 def may_step(project: Project, use: Use) -> bool:
     """Return whether a pass calls something that is not read, and that has an optimizer: `trainer.train_on(batch)`."""
+    return any(_is_with_optimizer(project, *place) for place in _calls_in(project, use))
+
+
+def _is_with_optimizer(project: Project, call: ast.Call, scope: Scope) -> bool:
+    analysis = project.analysis
+    if last_name(call) in ASKS or analysis.functions_called(call, scope):
+        return False
     made = {optimizer.call for optimizer in project.optimizers}
-    for call, scope in _calls_in(project, use):
-        if last_name(call) in ASKS or project.analysis.functions_called(call, scope):
-            continue
-        starts = [Origin(part, scope) for part in operands(call)]
-        if any(origin.node in made for origin in origins(project.analysis, starts, lambda o: _holding(project, o))):
-            return True
-    return False
+    starts = [Origin(part, scope) for part in operands(call)]
+    return any(origin.node in made for origin in origins(analysis, starts, lambda o: _holding(project, o)))
 
 
 def _calls_in(project: Project, use: Use) -> Iterator[tuple[ast.Call, Scope]]:
@@ -71,8 +74,18 @@ def _holding(project: Project, origin: Origin) -> list[Origin] | None:
         return None
     if project.analysis.functions_called(origin.node, origin.scope) and sources(project.analysis, origin):
         return None
-    parts = [part for part in operands(origin.node) if part is not origin.node.func]
-    return [*sources(project.analysis, origin), *(origin.to(part) for part in parts)]
+    parts = [origin.to(part) for part in operands(origin.node) if part is not origin.node.func]
+    values = project.analysis.evaluate(origin.node, origin.scope)
+    kinds = [kind for v in values if isinstance(v, Instance) for kind in project.analysis.classes.mro(v.scope)]
+    return [*sources(project.analysis, origin), *parts, *(part for kind in kinds for part in _attributes(kind))]
+
+
+def _attributes(kind: Scope) -> Iterator[Origin]:
+    """Yield what the methods of a class set attributes to: self.optimizer = Adam(...)."""
+    for method in (scope for scope in kind.children if scope.is_function):
+        for node in own_nodes(method.node):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                yield Origin(node.value, method)
 
 
 def _batches_from(project: Project) -> Iterator[ast.AST]:
@@ -87,7 +100,19 @@ def _batches_from(project: Project) -> Iterator[ast.AST]:
     for model in project.models:
         for call in model.calls:
             starts += [Origin(part, call.scope) for part in operands(call.call) if call.call in within]
+    for call, scope in reached_calls(project.analysis):
+        starts += [Origin(part, scope) for part in operands(call) if _is_of_unread(project, call, scope)]
+    reached = known_scopes(project.analysis)
+    for call, scope in backward_calls(project.analysis):
+        if call not in within and scope in reached:  # in no loop that was found: by recursion, by a timer
+            yield from (origin.node for origin in computed_from(project.analysis, call, scope, stored=True))
     yield from (origin.node for origin in origins(project.analysis, starts, lambda o: _passed_on(project, o)))
+
+
+def _is_of_unread(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call outside torch may train with what it gets: trainer.fit(kept)."""
+    names = project.analysis.called(call, scope)
+    return not any(name.startswith("torch.") for name in names) and _is_with_optimizer(project, call, scope)
 
 
 def _passed_on(project: Project, origin: Origin) -> list[Origin]:

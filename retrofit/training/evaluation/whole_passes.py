@@ -42,11 +42,11 @@ def doubtful_passes(project: Project) -> list[tuple[Use, str]]:
 
 def _is_doubtful(project: Project, use: Use) -> str:
     """Return why a pass may be for a training, or nothing."""
-    if keeps_for_training(project, use):
-        return "the training goes through what is kept of the batches"
     if steps(project, use):
         return "it steps or goes backward, by something that was not found as a training"
-    return "something that has an optimizer and is not read gets the batches" if may_step(project, use) else ""
+    if may_step(project, use):
+        return "something that has an optimizer and is not read gets the batches"
+    return "a training may get what is kept of the batches" if keeps_for_training(project, use) else ""
 
 
 def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope, bool]]:
