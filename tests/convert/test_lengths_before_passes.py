@@ -75,6 +75,14 @@ def test_a_length_for_the_training_and_the_pass_is_left_to_the_user(tmp_path: Pa
     assert "its length that of the training" in finding.message
 
 
+def test_a_length_that_a_function_reads_too_stays_as_it_is(tmp_path: Path) -> None:
+    loop = "for epoch in range(2):\n"
+    text = TRAINING.replace(f"{loop}    batches = len(loader)\n", f"batches = len(loader)\n{loop}")
+    factor = "def factor(step):\n    return 1 - step / (2 * batches)\n\n\nloader ="
+    result = conversion(tmp_path, text.replace("loader =", factor, 1).replace("TRAINED", "print(factor(epoch))"))
+    assert "batches = len(loader)" in result.files[0].text
+
+
 def test_steps_by_a_batch_size_that_is_not_found_are_listed(tmp_path: Path) -> None:
     result = conversion(tmp_path, DRAWN.replace("KEY", "batch_size"))
     assert any("can be the number of steps of one process" in finding.message for finding in result.listed)

@@ -81,8 +81,11 @@ def _statements_with(call: ast.Call, scope: Scope) -> list[ast.stmt]:
     target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
     if not isinstance(target, ast.Name) or len(scope.bindings.get(target.id, [])) != 1:
         return [statement]
-    reads = (node for node in own_nodes(scope.node) if isinstance(node, ast.Name) and node.id == target.id)
-    return [scope.source.statement(node) for node in reads if isinstance(node.ctx, ast.Load)] or [statement]
+    own = set(own_nodes(scope.node))
+    names = (node for node in ast.walk(scope.node) if isinstance(node, ast.Name) and node.id == target.id)
+    reads = [node for node in names if isinstance(node.ctx, ast.Load)]
+    # What a function inside reads is read at another time, as if by the statement that sets it.
+    return [scope.source.statement(node) if node in own else statement for node in reads] or [statement]
 
 
 def _is_after(statement: ast.stmt, loop: ast.AST) -> bool:
