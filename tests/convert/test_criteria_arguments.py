@@ -81,9 +81,10 @@ def test_the_loss_is_that_of_the_whole_batch(tmp_path: Path, launcher: Launcher)
         "errors = (out - F.one_hot(y, 3)).abs()\nloss = (errors / errors.amax()).mean()",
     ],
 )
-def test_what_cannot_be_made_global_is_listed(lines: str, tmp_path: Path) -> None:
-    found = [f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF309"]
-    assert found and not any(f.edits for f in found)
+def test_rows_are_gathered_for_other_than_sums(lines: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, script(lines))
+    assert "rd.loss.batch_rows(" in result.files[0].text
+    assert not any(finding.code == "RF309" for finding in result.findings)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_class_that_adds_something_is_left_to_the_user(tmp_path: Path) -> None
         ("type(model) is nn.DataParallel", "rd.model.is_data_parallel(model)"),
         ("type(model) in (nn.DataParallel,)", "rd.model.is_data_parallel(model)"),
         ("isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))", ""),
-        ("isinstance(model, nn.Linear)", ""),
+        ("isinstance(model, nn.Linear)", "isinstance(rd.model.script_model(model), nn.Linear)"),
         ("hasattr(model, 'module')", ""),
     ],
 )

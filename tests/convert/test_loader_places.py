@@ -179,7 +179,8 @@ def test_a_training_loader_that_also_shows_samples(tmp_path: Path) -> None:
     text = converted(tmp_path, script)
     assert "loader = rd.distribute_loader(loader)" in text
     assert sum("distribute_loader" in line for line in text) == 1
-    assert not any("same_batches" in line for line in text)
+    first, second = (line for line in text if line.startswith("for (x,)"))
+    assert "same_batches" not in first and second == "for (x,) in rd.evaluation.same_batches(loader):"
 
 
 def test_a_trainer_whose_method_draws_the_next_batch(tmp_path: Path) -> None:
