@@ -27,7 +27,7 @@ class EvaluationBatches:
     """
 
     def __init__(self, loader: DataLoader, model: nn.Module, most: int | None = None) -> None:
-        self._model, self._share = model, share_batches(loader)
+        self._model, self._share, self._most = model, share_batches(loader), most
         number = len(self._share)  # type: ignore[arg-type]
         self._number = number if most is None else min(most, number)
 
@@ -36,7 +36,7 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[Any]:
         with _even_forwards(self._model, self._number):
-            yield from islice(self._share, self._number)
+            yield from islice(self._share, self._number or self._most)  # begins a share of none, too: collective
 
 
 @contextmanager
