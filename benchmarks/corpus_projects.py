@@ -33,7 +33,7 @@ SETS = {
     "unseen": "Not looked at before they were judged once; defects found in them have been corrected since.",
     "second unseen": "As the set before, chosen and judged later, when most of its silent defects had been corrected.",
     "third unseen": "As the set before, chosen and judged after that.",
-    "fourth unseen": "Chosen by subject; two that the kit does not serve (Lightning, distributed already) were replaced.",
+    "fourth unseen": "Chosen by subject; two that the kit does not serve (Lightning, distributed) were replaced.",
 }
 SECTION = """\
 {heading}

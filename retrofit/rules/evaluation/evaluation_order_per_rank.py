@@ -166,7 +166,7 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, use.scope.source, expression, message, edits)
     for node, scope, is_of_pass in dict.fromkeys(lengths_of_whole(project)):
         message = f"{scope.source.segment(node)} is this process's part, and its length that of the training"
-        edits = surround(scope.source, node, "rd.evaluation.same_batches(", ")") if is_of_pass else ()
+        edits = surround(scope.source, node, "rd.evaluation.same_batches(", ")") if is_of_pass else []
         yield found(RULE, scope.source, node, message, edits, help="" if is_of_pass else HELP_LENGTH)
     for loader in project.loaders:
         if TRAIN in loader.roles or is_sharded(project.ranks, loader):

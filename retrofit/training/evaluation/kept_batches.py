@@ -98,8 +98,8 @@ def _batches_from(project: Project) -> Iterator[ast.AST]:
     ]
     within = {node for node, _ in project.in_batches}
     for model in project.models:
-        for call in model.calls:
-            starts += [Origin(part, call.scope) for part in operands(call.call) if call.call in within]
+        for run in model.calls:
+            starts += [Origin(part, run.scope) for part in operands(run.call) if run.call in within]
     for call, scope in reached_calls(project.analysis):
         starts += [Origin(part, scope) for part in operands(call) if _is_of_unread(project, call, scope)]
     reached = known_scopes(project.analysis)
