@@ -54,6 +54,7 @@ class Source:
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     nodes: list[ast.AST] = field(default_factory=list)  # of the whole tree, in the order of ast.walk
+    _chains: dict[ast.AST, ast.AST] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Source({self.name!r})"
@@ -104,6 +105,20 @@ class Source:
         while node in self.parents:
             node = self.parents[node]
             yield node
+
+    def chained(self, node: ast.AST) -> ast.AST:
+        """Return the whole chain that `node` starts or goes on: `x.abs().sum()` for `x` and for `x.abs()`."""
+        below: list[ast.AST] = []
+        while node not in self._chains:
+            below.append(node)
+            outer = self.parents.get(node)
+            if not (isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and outer.func is node)):
+                self._chains[node] = node
+                break
+            node = outer
+        whole = self._chains[node]
+        self._chains.update((part, whole) for part in below)
+        return whole
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """Return the innermost statement that holds `node`."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Analysis:
 
     def scope_at(self, source: Source, node: ast.AST) -> Scope:
         """Return the scope in which an expression or statement of `source` is evaluated."""
-        around = (node, *source.ancestors(node))  # an annotation is in no body, what it annotates is
+        around = chain((node,), source.ancestors(node))  # an annotation is in no body, what it annotates is
         return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
 
     def scope_of(self, node: ast.AST, default: Scope) -> Scope:

@@ -138,6 +138,7 @@ def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
     decided: list[tuple[ast.expr, Scope]] = []  # by tests of what a process counts
     token_calls: set[ast.AST] = set()
+    before_tokens: set[Origin] = set()
     made_global = coupled_nodes(project)
     parts = [loss_parts(project.analysis, path) for path in project.paths]
     nonlinear = {place for items in parts for place, is_linear in items.items() if not is_linear}
@@ -171,7 +172,7 @@ def find(project: Project) -> Iterator[Finding]:
         elif not terms and _is_mean_of_library(project, node, scope):
             message = "the mean is over the tokens or frames of this process's batch that count"
             yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
-        for call, where in token_losses(project.analysis, node, scope) if not terms else ():
+        for call, where in token_losses(project.analysis, node, scope, before_tokens) if not terms else ():
             if call not in token_calls:
                 token_calls.add(call)
                 yield found(RULE, where.source, call, OF_TOKENS, help=HELP_TOKENS)

@@ -191,7 +191,7 @@ class Rereads:
         read = self._paths_read(call, scope) if is_reader and not functions else set()
         for summary in inside:
             read |= summary.read
-        if not self._current.meets and not self._alone(scope, call):
+        if given and not self._current.meets and not self._alone(scope, call):
             self._current.read |= given  # a caller may have written it
         is_met = is_reader and not functions and ANY in written
         if read and not self._alone(scope, call) and (is_met or _are_same(read, written)):

@@ -89,12 +89,24 @@ def _is_wrapped(project: Project, node: ast.Call, scope: Scope) -> bool:
     return isinstance(holder, ast.Call) and WHOLE_BATCH_LOSS in project.analysis.called(holder, scope)
 
 
-def token_losses(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls of models from which a part of a loss comes: itself, or `outputs.loss` of what they give."""
+def token_losses(
+    analysis: Analysis, node: ast.AST, scope: Scope, passed: set[Origin]
+) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls of models from which a part of a loss comes: itself, or `outputs.loss` of what they give.
+
+    What is before the expressions in `passed` is left out; those that this part comes from are added to them.
+    """
+
+    def onward(origin: Origin) -> tuple[()] | None:
+        if origin in passed:
+            return ()
+        passed.add(origin)
+        return None
+
     held = node.value if isinstance(node, ast.Attribute) else node
     if not isinstance(held, ast.Call) and held is node:
         return
-    for origin in origins(analysis, [Origin(held, scope)]):  # type: ignore[arg-type]
+    for origin in origins(analysis, [Origin(held, scope)], onward):  # type: ignore[arg-type]
         if isinstance(origin.node, ast.Call) and _counts_tokens(analysis, origin.node, origin.scope):
             yield origin.node, origin.scope
 

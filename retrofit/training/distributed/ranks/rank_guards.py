@@ -37,8 +37,8 @@ def rank_tests(analysis: Analysis, scope: Scope, node: ast.AST) -> list[ast.AST]
 
 def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Yield each test that a node is under, in the function, with the processes that come through."""
-    inner = node
-    for outer in scope.source.ancestors(node):
+    inner = scope.source.chained(node)
+    for outer in scope.source.ancestors(inner):
         if isinstance(inner, ast.stmt):
             yield from _left_before(analysis, scope, inner)
         if outer is scope.node:
