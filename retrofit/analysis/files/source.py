@@ -107,7 +107,7 @@ class Source:
             yield node
 
     def chained(self, node: ast.AST) -> ast.AST:
-        """Return the whole chain that `node` starts or goes on: `x.abs().sum()` for `x` and for `x.abs()`."""
+        """Return the whole chain that `node` starts or continues: `x.abs().sum()` for `x` and for `x.abs()`."""
         below: list[ast.AST] = []
         while node not in self._chains:
             below.append(node)
