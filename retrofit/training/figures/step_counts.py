@@ -65,13 +65,14 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     if project.distribution.is_by_hand:
         return
     sizes, batches = sizes_of_steps(project), set(project.in_batches)
-    for node, scope in reached_nodes(project.analysis):
+    nodes = reached_nodes(project.analysis)
+    by_size = {node for node, scope in nodes if _is_by_some_size(project, node, scope, sizes)}
+    for node, scope in nodes if by_size else ():
         number = _number_at(project, node, scope, batches)
-        if number is None or single_process_sizes(project, number, scope, sizes, of_samples=True):
+        origins = project.ranks.origins(number, scope) if number is not None else []
+        if not any(part in by_size for origin, _ in origins for part in ast.walk(origin)):
             continue
-        origins = project.ranks.origins(number, scope)
-        parts = ((part, where) for origin, where in origins for part in ast.walk(origin))
-        if any(_is_by_some_size(project, *place, sizes) for place in parts):
+        if number is not None and not single_process_sizes(project, number, scope, sizes, of_samples=True):
             yield number, scope
 
 
