@@ -78,15 +78,13 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
 
 def _is_by_some_size(project: Project, node: ast.AST, scope: Scope, sizes: list[Place]) -> bool:
     """Return whether samples are divided by something that is named as a batch size, which none of `sizes` is."""
-    if (
-        not isinstance(node, ast.BinOp)
-        or not isinstance(node.op, DIVISION)
-        or not is_of_samples(project, node.left, scope)
-    ):
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, DIVISION):
         return False
     name = node.right.slice if isinstance(node.right, ast.Subscript) else node.right  # config["batch_size"]
     text = str(name.value) if isinstance(name, ast.Constant) else last_name(name)
-    return is_name_of_size(text) and not counts_batches(project, node, scope, sizes)
+    if not is_name_of_size(text) or not is_of_samples(project, node.left, scope):
+        return False
+    return not counts_batches(project, node, scope, sizes)
 
 
 def _of_loops(project: Project) -> Iterator[tuple[ast.AST, Scope, ast.expr | None]]:
