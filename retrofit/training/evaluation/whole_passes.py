@@ -29,18 +29,19 @@ def whole_passes(project: Project) -> dict[ast.expr, Use]:
 
     An evaluation that cannot be split, statistics of the training data, a first batch by which something is set.
     """
-    return project.analysis.fact(
-        "whole passes", lambda: {use.expression: use for use in _untrained(project) if not _is_doubtful(project, use)}
-    )
+    return {use.expression: use for use, reason in _passes(project).items() if not reason}
 
 
 def doubtful_passes(project: Project) -> list[tuple[Use, str]]:
     """Return the passes of which each process draws its own part, as they may be for a training, with why."""
-    reasons = {use: _is_doubtful(project, use) for use in _untrained(project)}
-    return [(use, reason) for use, reason in reasons.items() if reason]
+    return [(use, reason) for use, reason in _passes(project).items() if reason]
 
 
-def _is_doubtful(project: Project, use: Use) -> str:
+def _passes(project: Project) -> dict[Use, str]:
+    return project.analysis.fact("passes", lambda: {use: _doubt(project, use) for use in _untrained(project)})
+
+
+def _doubt(project: Project, use: Use) -> str:
     """Return why a pass may be for a training, or nothing."""
     if steps(project, use):
         return "it steps or goes backward, by something that was not found as a training"

@@ -41,8 +41,8 @@ def _chosen_by(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the expressions in a node that decide what is run, of those that can be a number or a function."""
     if isinstance(node, BRANCHES):
         yield node.test
-    elif isinstance(node, ast.Match):
-        yield node.subject
+    elif type(node).__name__ == "Match":  # Python 3.9 has no such class
+        yield node.subject  # type: ignore[attr-defined]
     elif isinstance(node, ast.BoolOp) and not isinstance(node.values[-1], ast.Compare):
         yield from node.values[:-1]  # use_mixup() and mix(images)
     elif isinstance(node, ast.For) and last_name(node.iter) == "range":
