@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Callable, Sequence
 
 from retrofit.analysis.calls import last_name
@@ -64,7 +63,7 @@ def condition_at(analysis: Analysis, variable: Variable, scope: Scope, place: as
     constants = [a.value for a in made if isinstance(a.value, ast.Constant)]
     around = _chain(scope.source, place)
     branches = [_branches_outside(_chain(scope.source, a.statement), around) for a in made if a.value not in constants]
-    common = [level[0] for level in zip(*branches, strict=False) if len(set(level)) == 1]
+    common = [level[0] for level in zip(*branches) if len(set(level)) == 1]
     if not common or not all(_is_repeatable(branch.test) for branch, _ in common):
         return ""
     if any(constant.value is None for constant in constants):
@@ -76,7 +75,7 @@ def condition_at(analysis: Analysis, variable: Variable, scope: Scope, place: as
 
 def _branches_outside(chain: list[ast.stmt], around: list[ast.stmt]) -> list[tuple[ast.If, bool]]:
     """Return the branches that a statement, but not another place, is in, each with whether it is in the body."""
-    pairs = [(outer, inner) for outer, inner in itertools.pairwise(chain) if outer not in around[:-1]]
+    pairs = [(outer, inner) for outer, inner in zip(chain, chain[1:]) if outer not in around[:-1]]
     return [(outer, inner in outer.body) for outer, inner in pairs if isinstance(outer, ast.If)]
 
 

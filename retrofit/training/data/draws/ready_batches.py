@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import sys
 
+from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -18,7 +18,7 @@ from ...model.modules import is_module
 from .cut_batches import gives_cut, steps_in_each
 from .whole import evaluated_by_loop
 
-KNOWN = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages that do not iterate over batches
+KNOWN = standard_modules() | {"torch", "numpy"}  # packages that do not iterate over batches
 MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
@@ -22,7 +22,7 @@ from ..loaders import draws_from
 if TYPE_CHECKING:
     from ... import Project
 
-KNOWN = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages that do not iterate over samples
+KNOWN = standard_modules() | {"torch", "numpy"}  # packages that do not iterate over samples
 
 
 def unknown_iterators(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
