@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 #
-# Runs the checks of this project: ShellCheck, ruff, mypy, then the tests. Stops at the first that fails.
+# Runs the checks of this project: ShellCheck, vermin (for what Python 3.9 lacks), ruff, mypy, then the tests. Stops
+# at the first that fails.
 #
 #   bash tests/run.sh                              the tests but those marked slow, up to four files at a time
 #   bash tests/run.sh --all                        also those marked slow: further cases of what a quicker one shows
@@ -38,6 +39,10 @@ main() {
   done < <(find . -name '.?*' -prune -o -name '*.sh' -print0)
   scripts="$("${PYTHON}" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"
   PATH="${scripts}:${PATH}" shellcheck -x "${shell_files[@]}"
+
+  echo '== vermin'
+  PATH="${scripts}:${PATH}" vermin --quiet --no-tips --eval-annotations --violations --target=3.9- \
+    retrofit scripts segmentation train.py utils.py
 
   echo '== ruff'
   "${PYTHON}" -m ruff check .

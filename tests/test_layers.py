@@ -22,6 +22,10 @@ STANDARD_LIBRARY = getattr(sys, "stdlib_module_names", None) or {
     *(path.stem for path in Path(ast.__file__).parent.iterdir() if path.suffix in ("", ".py")),
     *(path.name.partition(".")[0] for path in Path(ast.__file__).parent.glob("lib-dynload/*")),
 } - {"site-packages"}
+NEWER_NODES = {
+    *("Match", "MatchAs", "MatchClass", "MatchMapping", "MatchOr", "MatchSequence", "MatchSingleton", "MatchStar"),
+    *("MatchValue", "match_case", "TryStar", "TypeAlias", "TypeVar", "TypeVarTuple", "ParamSpec", "TemplateStr"),
+}
 CATALOG = "retrofit.rules.catalog"  # the texts of the rules, which verify shows too
 # Tables with dotted names outside torch_api and python_api: the functions that a rule writes; files.
 OTHER_TABLES = {"FUNCTIONS", "MARKS"}
@@ -175,6 +179,15 @@ def test_the_runtime_does_not_import_the_tracer(path):
 def test_the_tracer_imports_torch_the_standard_library_the_runtime_and_itself(path):
     """It is loaded into the traced process, where the packages of `verify` need not be."""
     assert outside(path, "torch", "retrofit.distributed", "retrofit.verify.trace") == []
+
+
+@pytest.mark.parametrize("layer", ["analysis", "training", "rules", "convert", "check"])
+def test_no_node_is_asked_for_that_python_3_9_lacks(layer):
+    """vermin does not know them; `type(node).__name__ == "Match"` does without."""
+    for path in sorted((ROOT / "retrofit" / layer).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ast":
+                assert node.attr not in NEWER_NODES, f"{path}:{node.lineno}: ast.{node.attr}"
 
 
 def test_the_folders_of_the_kit_are_small():
