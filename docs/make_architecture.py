@@ -114,14 +114,15 @@ def imported(path: Path) -> set[str]:
 def picture() -> str:
     """Return the parts as boxes, with an arrow from each to what it imports, as SVG."""
     edges = imports_between_parts()
-    width, height = middle(5.2, 0)[0], middle(0, 4)[1] + HEIGHT
+    right, bottom = max(frame[1] for frame in FRAMES), max(frame[2] for frame in FRAMES)
+    width, height = middle(right + 0.12, bottom + 0.16)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="Helvetica, Arial, sans-serif" text-anchor="middle">',
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#667788"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        *(frame(*one) for one in FRAMES),
+        *(around(*one) for one in FRAMES),
     ]
     for part, others in sorted(edges.items()):
         lines += [arrow(part, other) for other in sorted(others - reached_further(edges, others))]
@@ -134,7 +135,7 @@ def middle(column: float, row: float) -> tuple[int, int]:
     return round(LEFT + column * COLUMN), round(TOP + row * ROW)
 
 
-def frame(left: float, right: float, bottom: float, title: str) -> str:
+def around(left: float, right: float, bottom: float, title: str) -> str:
     (x, y), (end, low) = middle(left, -0.42), middle(right, bottom)
     shape = f'<rect x="{x}" y="{y}" width="{end - x}" height="{low - y}" rx="8" fill="none" stroke="#bcc6d0"/>'
     return f'{shape}<text x="{(x + end) // 2}" y="{y - 8}" font-size="14" fill="#445566">{title}</text>'

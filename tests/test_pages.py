@@ -235,6 +235,12 @@ def test_the_page_of_folders_is_up_to_date() -> None:
     )
 
 
+def test_all_of_the_picture_of_the_parts_is_in_it() -> None:
+    shapes = re.findall(r'<rect (?:x="(\d+)" y="(\d+)" )?width="(\d+)" height="(\d+)"', text("docs/architecture.svg"))
+    (_, _, width, height), *boxes = ([int(number or 0) for number in shape] for shape in shapes)
+    assert len(boxes) > 10 and all(x + wide < width and y + high < height for x, y, wide, high in boxes)
+
+
 def test_the_page_of_functions_is_up_to_date(tmp_path: Path) -> None:
     copy = shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "retrofit").symlink_to(ROOT / "retrofit")
