@@ -306,6 +306,17 @@ def test_a_rate_set_by_assignment_is_logged_as_it_is_used(tmp_path: Path) -> Non
             "rate_of(1)",
         ),
         (
+            "def rate_of(epoch):\n    return args.lr * 0.1 ** epoch\n\n\ndef decay(epoch):\n"
+            "    lr = rate_of(epoch)\n    for group in optimizer.param_groups:\n        group['lr'] = lr\n",
+            "decay(1)",
+            "rate_of(1)",
+        ),
+        (
+            "def rate_of(epoch):\n    return args.lr * 0.1 ** epoch\n",
+            "optimizer = SGD(model.parameters(), lr=rate_of(1))",
+            "rate_of(1)",
+        ),
+        (
             "def decay(epoch):\n    lr = args.lr * 0.1 ** epoch\n    for group in optimizer.param_groups:\n"
             "        group['lr'] = lr\n",
             "epoch = 1\ndecay(epoch)",
@@ -356,6 +367,14 @@ def adjust(optimizer, epoch, lr=None, factor=0.1):
 optimizer = SGD(model.parameters(), args.lr)
 scheduler = optim.lr_scheduler.StepLR(optimizer, 1)
 """
+
+
+def test_the_computed_rate_of_a_summed_loss_is_shown_as_it_is(tmp_path: Path) -> None:
+    define = "def rate_of(epoch):\n    return args.lr * 0.1 ** epoch\n\n\n"
+    train = TRAIN.replace(".mean()", ".sum()")
+    assert train != TRAIN
+    script = f"{HEAD}{define}optimizer = SGD(model.parameters(), lr=rate_of(1))\nprint('rate', rate_of(1))\n{train}"
+    assert "print('rate', rate_of(1))" in converted(tmp_path, script)
 
 
 def test_a_rate_that_follows_the_optimizer_on_some_ways_is_scaled_on_the_others(tmp_path: Path) -> None:

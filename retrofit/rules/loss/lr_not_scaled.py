@@ -116,8 +116,10 @@ def find(project: Project) -> Iterator[Finding]:
         shown = {node for group in added for node in group.dicts if group.is_written_there}
         apart |= {node for node, _ in reached_nodes(project.analysis) if group_rate(node) and node not in shown}
     seen: set[ast.expr] = set()
-    later = list(_set_later(project))
-    for node, scope in chain(_of_optimizers(project, as_wholes, apart), later, _shown_rates(project, later)):
+    first, later = list(_of_optimizers(project, as_wholes, apart)), list(_set_later(project))
+    made = ((rate, scope) for rate, scope in first if not _is_within(rate, scope, kept))
+    computed = [(rate, scope) for rate, scope in made if isinstance(rate, ast.Call)]  # others are shown as settings
+    for node, scope in chain(first, later, _shown_rates(project, [*computed, *later])):
         if node in seen or _is_scaled(project, node, scope) or _is_within(node, scope, kept):
             continue
         seen.add(node)
@@ -272,20 +274,20 @@ def _elsewhere(project: Project, kept: set[ast.Call]) -> Iterator[Finding]:
 def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield where `rates` are printed, logged or saved: by the function that sets them, or by one that it returns to.
 
-    `rates`: the values that are set by hand. A call that computes such a value is shown as it is used as well.
+    `rates`: the values that are set by hand, or computed for an optimizer. A call that computes such a value is shown
+    as it is used as well.
     """
     names: dict[Scope, set[str]] = {}
     computing: set[ast.AST] = set()
     formulas: set[str] = set()
     for rate, scope in rates:
+        values = [rate]
         if isinstance(rate, ast.Name):
             names.setdefault(scope, set()).add(rate.id)
-            made = [binding.value for binding in scope.bindings.get(rate.id, [])]
-            formulas |= {ast.dump(value) for value in made if isinstance(value, ast.BinOp)}
-        elif isinstance(rate, ast.BinOp):
-            formulas.add(ast.dump(rate))
-        elif isinstance(rate, ast.Call):
-            computing |= {function.node for function in project.analysis.functions_called(rate, scope)}
+            values = [binding.value for binding in scope.bindings.get(rate.id, []) if binding.value is not None]
+        formulas |= {ast.dump(value) for value in values if isinstance(value, ast.BinOp)}
+        calls = [value for value in values if isinstance(value, ast.Call)]
+        computing |= {function.node for call in calls for function in project.analysis.functions_called(call, scope)}
     _add_returned(project, names)
     sinks = Sinks(project.analysis, project.outputs) if names or computing or formulas else None
     for call, scope in reached_nodes(project.analysis) if sinks is not None else ():
