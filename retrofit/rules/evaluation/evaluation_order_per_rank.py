@@ -17,7 +17,8 @@ from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.data.seeds import draws_in_evaluation
 from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
-from retrofit.training.evaluation.whole_passes import lengths_of_whole, whole_passes
+from retrofit.training.evaluation.pass_lengths import lengths_of_whole
+from retrofit.training.evaluation.whole_passes import whole_passes
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.loops import Frame, is_ruled_out, truth_in_call
 from retrofit.training.torch_api.data import SAMPLERS_IN_ORDER

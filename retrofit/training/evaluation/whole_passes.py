@@ -50,53 +50,6 @@ def _doubt(project: Project, use: Use) -> str:
     return "a training may get what is kept of the batches" if keeps_for_training(project, use) else ""
 
 
-def lengths_of_whole(project: Project) -> Iterator[tuple[ast.expr, Scope, bool]]:
-    """Yield the training loaders whose lengths are asked for of a pass over all: `total / len(loader)`.
-
-    The length of a rank's part is the number of the training's steps. In a function that draws from it in training,
-    too, only what is added up in the pass tells which length is meant: False where one number is meant for both.
-    """
-    split = {evaluation.loop for evaluation in project.evaluations if not evaluation.reason}
-    whole = whole_passes(project)
-    for loader in project.loaders if not project.distribution.is_by_hand else ():
-        trained = {use.scope for use in loader.uses if use.role == TRAIN}
-        for use in loader.uses if TRAIN in loader.roles else ():
-            if use.loop is None or (use.loop not in split and use.expression not in whole):
-                continue
-            added = {ast.unparse(n.target) for n in ast.walk(use.loop) if isinstance(n, ast.AugAssign)}
-            text = ast.unparse(use.expression)
-            for call in own_nodes(use.scope.node):
-                if not (isinstance(call, ast.Call) and ast.unparse(call) == f"len({text})"):
-                    continue
-                of_pass = [
-                    _is_after(place, use.loop) and bool(added & _read_by(place))
-                    for place in _statements_with(call, use.scope)
-                ]
-                if use.scope not in trained or any(of_pass):
-                    yield call.args[0], use.scope, use.scope not in trained or all(of_pass)
-
-
-def _statements_with(call: ast.Call, scope: Scope) -> list[ast.stmt]:
-    """Return the statements that read a number: that of the call, or of the only variable that it is assigned to."""
-    statement = scope.source.statement(call)
-    target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
-    if not isinstance(target, ast.Name) or len(scope.bindings.get(target.id, [])) != 1:
-        return [statement]
-    own = set(own_nodes(scope.node))
-    names = (node for node in ast.walk(scope.node) if isinstance(node, ast.Name) and node.id == target.id)
-    reads = [node for node in names if isinstance(node.ctx, ast.Load)]
-    # What a function inside reads is read at another time, as if by the statement that sets it.
-    return [scope.source.statement(node) if node in own else statement for node in reads] or [statement]
-
-
-def _is_after(statement: ast.stmt, loop: ast.AST) -> bool:
-    return statement.lineno > (getattr(loop, "end_lineno", None) or 0)
-
-
-def _read_by(statement: ast.stmt) -> set[str]:
-    return {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, ast.expr)}
-
-
 def _untrained(project: Project) -> Iterator[Use]:
     if project.distribution.is_by_hand:
         return

@@ -54,10 +54,10 @@ def find_divisions(
     """Yield the divisions among what losses are computed by."""
     reader = Reader(analysis, values, distribution)
     for node, scope in parts:
-        divided = _divided(analysis, node, scope)
-        if divided is None:
+        pair = divided(analysis, node, scope)
+        if pair is None:
             continue
-        loss, divisor = divided
+        loss, divisor = pair
         kind = reader.kind_of(divisor, scope)
         if kind in (SIZE, COUNT, RATIO) and not values.loops_around(node, scope):
             over = reader.over(loss, scope)
@@ -67,7 +67,7 @@ def find_divisions(
                 yield Division(node, scope, over, kind, loss, divisor, count, is_settled)  # type: ignore[arg-type]
 
 
-def _divided(analysis: Analysis, node: Part, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
+def divided(analysis: Analysis, node: ast.AST, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
     """Return what is divided by what: loss / n, loss /= n, loss.div(n), torch.div(loss, n)."""
     if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div):
         return (node.target, node.value) if isinstance(node, ast.AugAssign) else (node.left, node.right)
@@ -168,9 +168,9 @@ class Reader:
         terms = terms_at(self.analysis, node, scope)
         if terms:
             return _common({MEAN: MEAN, SUM: SUM}.get(term.reduction, UNKNOWN) for term in terms)
-        divided = _divided(self.analysis, node, scope)
-        if divided is not None:
-            return self._over_divided(self._over_of(origin.to(divided[0])), self.kind_of(divided[1], scope))
+        pair = divided(self.analysis, node, scope)
+        if pair is not None:
+            return self._over_divided(self._over_of(origin.to(pair[0])), self.kind_of(pair[1], scope))
         if functions_run(self.analysis, node, scope) or not isinstance(node.func, ast.Attribute):
             return self._over_sources(origin)
         is_torch = "torch" in self.analysis.named(node.func.value, scope)
