@@ -44,6 +44,21 @@ for epoch in range(2):
     END
     print(epoch, step, optimizer.param_groups[0]["lr"])
 """
+NET = """\
+class Part(nn.Linear):
+    def __init__(own, *sizes):
+        super().__init__(*sizes)
+        own.kept = []
+
+    def forward(own, x):
+        out = super().forward(x)
+        SET
+        return out
+
+
+model = nn.Sequential(Part(4, 4), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
 BOX = "class Box:\n    pass\nbox = Box()\n"
 # What a script does before, with the figure of each step, and at the end of an epoch, where `# shown` is listed.
 WAYS = {
@@ -113,6 +128,31 @@ WAYS = {
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n",
         "pass",
         "print(model.largest)  # shown",
+    ),
+    "an attribute of a part of a model": (
+        NET.replace("SET", "own.largest = out.max()"),
+        "pass",
+        "print(model[0].largest)  # shown",
+    ),
+    "two attributes at once": (
+        NET.replace("SET", "own.largest, own.steps = out.max(), 1"),
+        "pass",
+        "print(model[0].largest)  # shown",
+    ),
+    "an attribute of a model set by its name": (
+        NET.replace("SET", 'setattr(own, "largest", out.max())'),
+        "pass",
+        "print(model[0].largest)  # shown",
+    ),
+    "a sum in a model": (
+        NET.replace("own.kept = []", "own.total = 0").replace("SET", "own.total += out.max().item()"),
+        "pass",
+        "print(model[0].total)  # shown",
+    ),
+    "a list in a model": (
+        NET.replace("SET", "own.kept.append(out.max())"),
+        "pass",
+        "print(model[0].kept[-1])  # shown",
     ),
     "a gradient of its own": (
         "",
