@@ -38,6 +38,19 @@ class Net(nn.Module):
         return self.first(x)
 
 
+class Entropy:
+    def compute(self, out, y):
+        return F.cross_entropy(out, y)
+
+
+class Margin:
+    def compute(self, out, y):
+        return F.multi_margin_loss(out, y)
+
+
+criteria, named = [Entropy(), Margin()], {"entropy": Entropy(), "margin": Margin()}
+
+
 def losses(out, y):
     return F.cross_entropy(out, y), F.multi_margin_loss(out, y)
 
@@ -70,6 +83,10 @@ STEP = {
     "integer": "if random.randint(0, 1) == 0: loss = second",
     "function": "loss = random.choice([F.cross_entropy, F.multi_margin_loss])(out, y)",
     "function by name": "f = random.choice([F.cross_entropy, F.multi_margin_loss]); loss = f(out, y)",
+    "object": "loss = random.choice(criteria).compute(out, y)",
+    "object by name": "criterion = random.sample(criteria, 1)[0]; loss = criterion.compute(out, y)",
+    "object by index": "loss = criteria[np.random.randint(2)].compute(out, y)",
+    "object by key": "kind = random.choice(['entropy', 'margin']); loss = named[kind].compute(out, y)",
     "number of times": "for _ in range(random.randint(1, 3)): loss = loss + second",
     "short circuit": "random.random() < 0.5 and x.mul_(2)",
 }
@@ -80,6 +97,8 @@ SAME = {
     "of all ranks": "if rd.collectives.broadcast_object(random.random()) < 0.5: loss = second",
     "of the steps": "if epoch % 2: loss = second",
     "of each sample": "x = torch.stack([row.flip(0) if random.random() < 0.5 else row for row in x])",
+    "object by step": "loss = criteria[epoch % 2].compute(out, y)",
+    "method of values": "x = x + torch.randn(4).abs()",
     "values": "x = x + torch.randn(4)",
 }
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Item, name_of
+from retrofit.training.torch_api.randomness import PICKS
 
 from ..data import shapes
 from ..data.random_draws import is_drawn
@@ -32,7 +34,7 @@ def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
         if node in seen:
             continue
         seen.add(node)
-        for chosen in _chosen_by(node):
+        for chosen in (*_chosen_by(node), *_chosen_objects(project, node, scope)):
             if _is_drawn(project, chosen, scope) and not project.batch_values.loops_around(node, scope):
                 yield chosen, scope
 
@@ -49,6 +51,17 @@ def _chosen_by(node: ast.AST) -> Iterator[ast.expr]:
         yield node.iter
     elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Subscript, ast.Call)):
         yield node.func  # random.choice(losses)(outputs, labels)
+
+
+def _chosen_objects(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
+    """Yield the object of a method that is one of several: random.choice(losses).compute(outputs)."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return
+    owner = node.func.value
+    values = project.analysis.evaluate(owner, scope)
+    is_picked = any(name_of(value.base if isinstance(value, Item) else value) in PICKS for value in values)
+    if is_picked or (isinstance(owner, ast.Subscript) and project.analysis.functions_called(node, scope)):
+        yield owner
 
 
 def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
