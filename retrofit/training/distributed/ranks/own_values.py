@@ -30,7 +30,7 @@ SETS = frozenset({"set", "frozenset"})
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
 LISTS = frozenset({"list", "tuple"})
 IN_ORDER = LISTS | {"enumerate", "iter", "zip", "map", "dict.fromkeys", "join"}
-NO_ORDER = SETS | {"sorted", "len", "sum", "min", "max", "any", "all", "isinstance", "update", "Counter"}
+NO_ORDER = SETS | {"len", "sum", "min", "max", "any", "all", "isinstance"}
 NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool", "arange", "randint", "randperm"})
 ORDER, GENERATOR, HASH, SEED, SAMPLER_SEED = "order", "generator", "hash", "seed", "seed in a sampler"
 
@@ -105,13 +105,13 @@ def _is_agreed(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
 
 def _found(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[OwnValue]:
     if isinstance(node, (ast.For, ast.comprehension)):
-        if is_set(analysis, node.iter, scope) and not _is_any_order(node, scope):
+        if is_set(analysis, node.iter, scope) and not _is_any_order(analysis, node, scope):
             yield OwnValue(ORDER, node.iter, scope)
     elif isinstance(node, ast.Call):
         names = analysis.called(node, scope)
-        if names & IN_ORDER or last_name(node) in ("join", "fromkeys"):
+        if names & IN_ORDER or last_name(node) in ("join", "fromkeys", "Counter", "update") or _keeps_ties(node):
             given = [part for part in node.args if is_set(analysis, part, scope)]
-            if given and not _is_any_order(node, scope):
+            if given and not _is_any_order(analysis, node, scope):
                 yield OwnValue(ORDER, node if names & LISTS else given[0], scope)
         elif names & OWN_GENERATORS and not _is_given(node):
             yield OwnValue(GENERATOR, node, scope)
@@ -182,24 +182,47 @@ def _is_of_numbers(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and last_name(node) in NUMBERS
 
 
-def _is_any_order(node: ast.AST, scope: Scope) -> bool:
+def _is_any_order(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether the order does not matter: `sorted(list(words))`, `{word.lower() for word in words}`."""
     if isinstance(node, ast.For):
-        return _only_adds(node)
+        return all(_is_the_same(analysis, statement, scope) for statement in node.body)
+    if isinstance(node, ast.Call) and _fills_set(analysis, node, scope):
+        return True
     outer = scope.source.parents[node]
     if isinstance(node, ast.comprehension):
         if isinstance(outer, ast.SetComp):
             return True
         outer = scope.source.parents[outer]
-    return isinstance(outer, ast.Call) and last_name(outer) in NO_ORDER
+    if not isinstance(outer, ast.Call):
+        return False
+    is_sorted = last_name(outer) == "sorted" and not _keeps_ties(outer)
+    return is_sorted or last_name(outer) in NO_ORDER or _fills_set(analysis, outer, scope)
 
 
-def _only_adds(loop: ast.For) -> bool:
-    """Return whether a loop does the same in any order: it adds to sets, counts, asserts, or sets entries by name."""
-    for statement in loop.body:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            if last_name(statement.value) not in ("add", "discard", "update", "print", "info"):
-                return False
-        elif not isinstance(statement, (ast.AugAssign, ast.Assert, ast.Raise, ast.Pass)):
-            return False
-    return True
+def _keeps_ties(call: ast.Call) -> bool:
+    """Return whether what is sorted stays in its order where a key does not tell: sorted(words, key=len)."""
+    return last_name(call) == "sorted" and any(keyword.arg == "key" for keyword in call.keywords)
+
+
+def _is_the_same(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether a statement in a loop does the same in any order: it fills a set, counts, shows or asserts."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return last_name(statement.value) in ("print", "info") or _fills_set(analysis, statement.value, scope)
+    if isinstance(statement, ast.AugAssign):
+        return _is_of_numbers(statement.value) or _is_any_set(analysis, statement.target, scope)
+    return isinstance(statement, (ast.Assert, ast.Raise, ast.Pass))
+
+
+def _fills_set(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call puts something into a set, or takes it out: not `vocabulary.add(word)` of an own class."""
+    is_change = isinstance(call.func, ast.Attribute) and call.func.attr in ("add", "discard", "update")
+    return is_change and _is_any_set(analysis, call.func.value, scope)  # type: ignore[attr-defined]
+
+
+def _is_any_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    values = analysis.evaluate(node, scope)
+    return bool(values) and all(
+        (isinstance(value, Result) and value.builder in SETS)
+        or (isinstance(value, Display) and isinstance(value.node, (ast.Set, ast.SetComp)))
+        for value in values
+    )
