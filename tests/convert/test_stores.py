@@ -78,6 +78,27 @@ def test_what_is_filled_and_read_is_left_to_a_person_by_its_line(tmp_path: Path)
     assert "numpy.memmap writes on every process" in advice.message and not advice.edits
 
 
+OPENED = "import sqlite3\n\n\ndef opened(path):\n    return sqlite3.connect(path)\n"
+
+
+def test_a_database_that_another_file_opens_is_rank_0s_alone(tmp_path: Path) -> None:
+    before = "from databases import opened\ndb = opened('x.db')\ndb.execute('create table x (loss real)')"
+    after = "db.execute('insert into x values (1)')\ndb.commit()"
+    result = conversion(tmp_path, script(before, after=after), databases=OPENED)
+    (text,) = (file.text for file in result.files if file.path.name == "databases.py")
+    assert 'sqlite3.connect(path if rd.is_main_process() else ":memory:")' in text
+
+
+def test_a_database_that_is_read_next_to_one_that_is_filled(tmp_path: Path) -> None:
+    before = (
+        "TABLE = 'create table x (loss real)'\nkept = sqlite3.connect('y.db').execute('select * from y').fetchall()\n"
+        "db = sqlite3.connect('x.db')\ncursor = db.cursor()\ncursor.execute(TABLE)\nprint(cursor.fetchone())"
+    )
+    lines = converted(tmp_path, script(before, "db.executemany('insert into x values (?)', [(1,)])"))
+    assert "db = sqlite3.connect('x.db' if rd.is_main_process() else \":memory:\")" in lines
+    assert "kept = sqlite3.connect('y.db').execute('select * from y').fetchall()" in lines
+
+
 def test_a_database_gets_each_row_once(tmp_path: Path, launcher: Launcher) -> None:
     before = "db = sqlite3.connect('x.db')\ndb.execute('create table x (loss real)')"
     epoch = "db.execute('insert into x values (?)', (loss.item(),))"

@@ -6,7 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import DATABASES, STORES
@@ -14,12 +17,14 @@ from retrofit.training.torch_api.files import DATABASES, STORES
 CHANGES = re.compile(r"\s*(create|insert|update|delete|replace|drop|alter)\b", re.IGNORECASE)
 CREATES = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
 COMMITS = frozenset({"commit", "executemany", "to_sql"})
+USES = COMMITS | {"execute", "executescript"}
 
 
 def opens_store(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call opens a file of this kind to write to it."""
     if name in DATABASES:
-        return changes_database(scope)
+        texts, methods = _asked(analysis, call, scope)
+        return bool(methods & COMMITS) or any(map(CHANGES.match, texts))
     if name not in STORES:
         return False
     parameters, modes = STORES[name]
@@ -28,19 +33,41 @@ def opens_store(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> 
     return not modes or mode[:1] in set(modes) or mode == "r+"
 
 
-def changes_database(scope: Scope, pattern: re.Pattern[str] = CHANGES) -> bool:
-    """Return whether the file of a scope has a statement of SQL of this kind, or calls what changes a database."""
-    for node in scope.source.nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.match(node.value):
-            return True
-        if pattern is CHANGES and isinstance(node, ast.Attribute) and node.attr in COMMITS:
-            return True
-    return False
-
-
-def creates_tables(scope: Scope) -> bool:
+def creates_tables(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether a database that is new has the tables that the script asks for."""
-    return changes_database(scope, CREATES)
+    return any(map(CREATES.match, _asked(analysis, call, scope)[0]))
+
+
+def _asked(analysis: Analysis, call: ast.Call, scope: Scope) -> tuple[list[str], set[str]]:
+    """Return the statements of SQL that a database gets, and the methods that are called for it.
+
+    Where its uses cannot be followed, all texts of the file count as statements.
+    """
+    uses_of = analysis.fact("uses of databases", lambda: _uses_of_databases(analysis))
+    if call not in uses_of or scope.source in uses_of:
+        nodes: list[ast.AST] = list(scope.source.nodes)
+        methods = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    else:
+        given = [(use.args[0], where) for use, where in uses_of[call] if use.args]
+        nodes = [origin.node for part, where in given for origin in computed_from(analysis, part, where)]
+        methods = {last_name(use) for use, _ in uses_of[call]}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return texts, methods
+
+
+def _uses_of_databases(analysis: Analysis) -> dict[ast.AST | Source, list[tuple[ast.Call, Scope]]]:
+    """Return the calls that run statements, by the call that opens their database; by the file where none is found."""
+    opening = {call for call, _ in calls_named(analysis, DATABASES)}
+    found: dict[ast.AST | Source, list[tuple[ast.Call, Scope]]] = {}
+    for node, scope in reached_nodes(analysis) if opening else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in USES:
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]  # frame.to_sql("runs", database)
+            holders = given if node.func.attr == "to_sql" else [node.func.value]
+            origins = (origin.node for part in holders for origin in computed_from(analysis, part, scope))
+            holder: ast.AST | Source
+            for holder in opening.intersection(origins) or [scope.source]:
+                found.setdefault(holder, []).append((node, scope))
+    return found
 
 
 def is_only_filled(call: ast.Call, scope: Scope) -> bool:
