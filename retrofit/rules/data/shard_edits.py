@@ -11,7 +11,7 @@ from retrofit.analysis.edits import Edit, insert_after, insert_before, surround,
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.reachability import calls_named
-from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to
+from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule
 from retrofit.rules.finding import Finding, found
@@ -80,7 +80,8 @@ def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Ed
 def _is_shuffled(project: Project, variable: Variable) -> bool:
     """Return whether a list of batches is put into another order in its place: random.shuffle(batches)."""
     calls = calls_named(project.analysis, SHUFFLES)
-    return any(call.args and ast.unparse(call.args[0]) == str(variable) for call, _ in calls)
+    given = ((call.args[0], scope) for call, scope in calls if call.args)
+    return any(variable in variables_of(project.analysis, *place) for place in given)
 
 
 def _is_of_several(use: Use) -> bool:
