@@ -19,6 +19,7 @@ from retrofit.training.torch_api.modules import (
     ANY_MODULE,
     DATA_PARALLEL,
     DDP,
+    MODEL_LIBRARIES,
     MODULE_PACKAGES,
     OF_ANY_MODULE,
     RUN_A_MODEL,
@@ -119,4 +120,4 @@ def _is_of_models(project: Project, kind: ast.expr, scope: Scope) -> bool:
     if names & (DATA_PARALLEL | DDP | ANY_MODULE):
         return False
     is_own = any(isinstance(v, LocalClass) and is_module(project.analysis, Instance(v.scope)) for v in values)
-    return is_own or any(name.startswith((*MODULE_PACKAGES, "transformers.", "peft.", "timm.")) for name in names)
+    return is_own or any(name.startswith((*MODULE_PACKAGES, *MODEL_LIBRARIES)) for name in names)

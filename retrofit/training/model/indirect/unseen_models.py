@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
+from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
 
 from ...optimizer.optimizers import parameter_owners
 from ..containers import entries_of, variables_holding
 from ..gradients import has_gradients
 from ..modules import is_module
+from .library_calls import OF_PROJECT
 
 if TYPE_CHECKING:
     from ... import Project
 
-OF_PROJECT = (LocalFunction, LocalClass, Instance)
 ASKING = frozenset({"len", "isinstance", "hasattr", "getattr", "type", "id", "str", "repr", "print"})
 
 
 def unseen_models(project: Project) -> Iterator[tuple[ast.AST, Scope, Variable]]:
     """Yield where the training uses what such a model gives, once for each."""
     analysis = project.analysis
-    wanted = _owners(project) - _seen(project)
-    wanted = {variable for variable in wanted if not upstream(analysis, variable) & _seen(project)}
+    seen = _seen(project)
+    wanted = {variable for variable in _owners(project) - seen if not upstream(analysis, variable) & seen}
     wanted = {variable for variable in wanted if not _is_part(project, variable)}
     for node, scope in project.in_batches if wanted else ():
         if isinstance(node, (ast.Name, ast.Attribute)) and _is_given(project, node, scope):
