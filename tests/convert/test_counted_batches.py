@@ -62,14 +62,35 @@ def test_a_batch_of_tensors_has_as_many_entries_everywhere(tmp_path: Path) -> No
     assert "print(len(batch))" in converted(tmp_path, HEAD + loop)
 
 
+@pytest.mark.parametrize("length", ["length", "sample_rate", "generated", "worlds"])
 @pytest.mark.parametrize("figure", SIZES)
-def test_what_is_timed_or_counted_is_of_the_batch_of_all_processes(figure: str, tmp_path: Path) -> None:
+def test_what_is_timed_or_counted_is_of_the_batch_of_all_processes(figure: str, length: str, tmp_path: Path) -> None:
     loop = f"for step, (x, y) in enumerate(loader):\n{STEP}    print({figure})\n"
-    assert f"print({SIZES[figure]})" in converted(tmp_path, HEAD + "tokens = batch_size * length\n" + loop)
+    script = f"{HEAD}tokens = batch_size * length\n{loop}".replace("length", length)
+    assert f"print({SIZES[figure].replace('length', length)})" in converted(tmp_path, script)
 
 
-def test_a_rate_that_follows_the_batch_size_is_not_a_count(tmp_path: Path) -> None:
-    step = 'for group in optimizer.param_groups:\n        group["lr"] = rate * (step + 1)'
+@pytest.mark.parametrize("rate", ["0.001 * batch_size", "base * batch_size"])
+def test_a_rate_that_follows_the_batch_size_is_not_a_count(rate: str, tmp_path: Path) -> None:
+    step = 'for group in optimizer.param_groups:\n        group["lr"] = scaled * (step + 1)'
     loop = f"for step, (x, y) in enumerate(loader):\n    {step}\n{STEP}"
-    found = converted(tmp_path, HEAD + "rate = 0.001 * batch_size\n" + loop)
+    found = converted(tmp_path, f"{HEAD}base = 0.001\nscaled = {rate}\n{loop}")
     assert not [line for line in found if "global_batch" in line]
+
+
+@pytest.mark.parametrize("base", ["0.1", "base", "args.lr"])
+def test_a_rate_that_follows_the_samples_so_far_counts_those_of_all_processes(base: str, tmp_path: Path) -> None:
+    options = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float, default=0.1)\n"
+        "args = parser.parse_args()\nbase = 0.1\ntokens = batch_size * length\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)\n"
+    )
+    step = f'for group in optimizer.param_groups:\n        group["lr"] = {base} * min(1.0, step * tokens / 1000)'
+    loop = f"for step, (x, y) in enumerate(loader):\n    {step}\n{STEP}"
+    assert "step * rd.loss.global_batch(tokens)" in "".join(converted(tmp_path, HEAD + options + loop))
+
+
+def test_a_count_by_the_number_of_processes_is_not_multiplied_again(tmp_path: Path) -> None:
+    tokens = 'import os\n\ntokens = batch_size * int(os.environ["WORLD_SIZE"])\n'
+    loop = f"for step, (x, y) in enumerate(loader):\n{STEP}    print(step * tokens)\n"
+    assert "print(step * tokens)" in converted(tmp_path, HEAD + tokens + loop)

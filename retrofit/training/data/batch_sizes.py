@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
@@ -19,8 +17,6 @@ from retrofit.training.torch_api.data import LOADER_PARAMETERS
 from .draws.draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
-
-RATES = re.compile(r"(^|_)lr($|_)|rate|world|ranks", re.IGNORECASE)
 
 
 class BatchSizes:
@@ -53,18 +49,16 @@ class BatchSizes:
         node, scope = place
         return bool(self.known) and self._identity(node, scope) in self.known
 
-    def is_multiple(self, node: ast.AST, scope: Scope) -> bool:
-        """Return whether a variable is set, once, to so many times a batch size: tokens = batch_size * length.
-
-        A learning rate that follows the batch size is not one: what trains by it has it scaled elsewhere.
-        """
+    def product(self, node: ast.AST, scope: Scope) -> ast.BinOp | None:
+        """Return so many times a batch size, if a variable is set, once, to it: tokens = batch_size * length."""
         bindings = bindings_of(self.analysis, node, scope) if isinstance(node, (ast.Name, ast.Attribute)) else []
-        if len(bindings) != 1 or bindings[0][0].value is None or not isinstance(bindings[0][0].value, ast.BinOp):
-            return False
-        factors = _factors(bindings[0][0].value)
+        value = bindings[0][0].value if len(bindings) == 1 else None
+        if not isinstance(value, ast.BinOp):
+            return None
+        factors = _factors(value)
         is_number = not any(isinstance(part, ast.Constant) and isinstance(part.value, float) for part in factors)
         of_size = [part for part in factors if (part, bindings[0][1]) in self]
-        return len(of_size) == 1 and is_number and not any(RATES.search(last_name(part)) for part in factors)
+        return value if len(of_size) == 1 and is_number else None
 
     def _identity(self, node: ast.AST | None, scope: Scope) -> object:
         """Return what a name refers to: the variable that it is, or the option that is read."""

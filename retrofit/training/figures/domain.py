@@ -15,6 +15,7 @@ from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.analysis.values.views import unchanged
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
+from retrofit.training.torch_api.distributed import WORLD_SIZE
 from retrofit.training.torch_api.files import SAVES_ITSELF
 from retrofit.training.torch_api.modules import HOOKING, SYNC_BATCHNORM, WRAPPERS
 from retrofit.training.torch_api.runtime import (
@@ -39,6 +40,7 @@ from ..evaluation.whole_passes import whole_passes
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
 from ..optimizer.rates import is_rate_of_group
+from ..optimizer.schedules import rate_terms
 from . import kinds
 from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of
@@ -185,7 +187,10 @@ class TorchDomain:
         """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed."""
         sizes = self.project.batch_sizes
         is_one = (node, scope) in sizes and not is_changed(node, scope)
-        return is_one or (is_counted_or_timed(node, scope) and sizes.is_multiple(node, scope))
+        product = sizes.product(node, scope) if not is_one and is_counted_or_timed(node, scope) else None
+        if product is None or WORLD_SIZE in self.project.ranks.sources_of(node, scope):
+            return is_one
+        return product not in rate_terms(self.project)  # what trains by it has it scaled elsewhere
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance, LocalFunction, Result, Values
 from retrofit.training.torch_api.distributed import WORLD_SIZE
 from retrofit.training.torch_api.optimizers import SCHEDULE_NAMES
-from retrofit.training.torch_api.runtime import SAMPLES_PER_STEP
+from retrofit.training.torch_api.runtime import LR_SCALING, SAMPLES_PER_STEP
 
 from ..data.loaders import TRAIN
 from ..data.shards import builders_of, is_same, places_given
-from .rates import rates_set
+from .rates import rates_of, rates_set
 
 if TYPE_CHECKING:
     from .. import Project
 
 Place = tuple[ast.expr, Scope]
 DIVISION = (ast.Div, ast.FloorDiv)
+BOUNDS = frozenset({"max", "min"})
 COUNTS_STEPS = (*DIVISION, ast.Mod)  # whole batches, and whether one more is begun
 
 
@@ -42,6 +48,41 @@ def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast
         for value in project.analysis.evaluate(argument, scope):
             if isinstance(value, LocalFunction):
                 yield from ((returned, value.scope) for returned in returns_of(value.node))
+
+
+def rate_terms(project: Project) -> set[ast.AST]:
+    """Return what the learning rates of the optimizers are, and their terms and factors."""
+
+    def find() -> set[ast.AST]:
+        first = [place for optimizer in project.optimizers for place in rates_of(project.analysis, optimizer)]
+        later = [place for node, scope in reached_nodes(project.analysis) for place in lengths(project, node, scope)]
+        starts = [Origin(*place) for place in first + later]
+        parts = [(part, scope) for node, scope in first for part in (node, *getattr(node, "args", ()))]  # rd.scaled_lr
+        terms = partial(_terms, project.analysis, [project.analysis.evaluate(*place) for place in parts])
+        return {origin.node for origin in origins(project.analysis, starts, terms)}
+
+    return project.analysis.fact("terms of learning rates", find)
+
+
+def _terms(analysis: Analysis, first: list[Values], origin: Origin) -> list[Origin] | None:
+    """Return the parts of a rate that are rates; of a product the factors that are seen to be, where one is."""
+    node, scope = origin.node, origin.scope
+    if isinstance(node, ast.AugAssign):
+        return []  # a count
+    if isinstance(node, ast.BinOp):
+        parts = [node.left] if isinstance(node.op, DIVISION) else [node.left, node.right]
+        is_product = isinstance(node.op, ast.Mult)
+        rates = [part for part in parts if is_product and analysis.evaluate(part, scope) in first]
+        rates += [part for part in parts if is_product and _is_fraction(analysis, part, scope)]
+        return [origin.to(part) for part in rates or parts]
+    if isinstance(node, ast.Call) and analysis.called(node, scope) & (LR_SCALING | BOUNDS):
+        return [origin.to(part) for part in node.args]
+    return None
+
+
+def _is_fraction(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    numbers = (getattr(origin.node, "value", None) for origin in computed_from(analysis, node, scope))
+    return any(isinstance(number, float) and not number.is_integer() for number in numbers)
 
 
 def _is_optimizer(project: Project, node: ast.expr, scope: Scope) -> bool:
