@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from .nodes import children
 from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters, positions_in
 
 
@@ -88,7 +89,7 @@ def _returned(body: list[ast.stmt]) -> list[ast.expr]:
         if isinstance(node, ast.Return) and node.value is not None:
             found.append(node.value)
         elif not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))
+            waiting.extend(children(node))
     return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .files.source import Source
+from .nodes import walk
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def indent_step(source: Source, line: str = "") -> str:
 
 def _indentation_within(source: Source, statements: Sequence[ast.stmt]) -> str:
     """Return the indentation of the first block in some statements, nothing where they have none."""
-    bodies = (getattr(node, "body", None) for statement in statements for node in ast.walk(statement))
+    bodies = (getattr(node, "body", None) for statement in statements for node in walk(statement))
     return next((indentation(source, body[0]) for body in bodies if isinstance(body, list) and body), "")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Union
 
 from .files.source import Source
+from .nodes import children
 
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -255,5 +256,5 @@ def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]
         elif isinstance(node, ast.ClassDef):
             inner = [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
         else:
-            inner = [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr_context)]
+            inner = [*children(node)]
         waiting.extend(reversed(inner))

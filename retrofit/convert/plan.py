@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from retrofit.analysis.edits import Edit, EditConflict, apply_edits
 from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
+from retrofit.analysis.nodes import walk
 from retrofit.rules.edits.rewrite import (
     NAME,
     OTHER_NAME,
@@ -115,7 +116,7 @@ def _make_edits(conversion: Conversion) -> None:
             conversion.findings += _unclear_names(project, source, changes)
             changes[:] = with_name(changes, name)
         text = _changed(source, changes, authors)
-        now = places_of_name(ast.walk(_parsed(source, text, authors)), name)
+        now = places_of_name(walk(_parsed(source, text, authors)), name)
         is_new = len(now) > len(places_of_name(source.nodes, name))
         if is_new and runtime_name(project.modules, source) != name:
             changes.insert(0, runtime_import(source, changes, project.runtime, name))

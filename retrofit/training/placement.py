@@ -12,6 +12,7 @@ from retrofit.analysis.files.runtime_names import RUNTIME, canonical
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, first_alias
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -87,7 +88,7 @@ def _condition(branch: ast.If, is_body: bool) -> str:
 
 def _is_repeatable(test: ast.expr) -> bool:
     """Return whether a condition gives the same when it is asked again: it calls nothing."""
-    return all(isinstance(part, REPEATABLE) for part in ast.walk(test))
+    return all(isinstance(part, REPEATABLE) for part in walk(test))
 
 
 def first_statement(scope: Scope) -> ast.stmt:
@@ -210,7 +211,7 @@ def _is_harmless(statement: ast.stmt) -> bool:
         return all(isinstance(part, (ast.Import, ast.ImportFrom, ast.Pass)) or _is_harmless(part) for part in parts)
     if isinstance(statement, ast.Expr) and _sets_environment(statement.value):
         return True
-    calls = [part for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    calls = [part for part in walk(statement) if isinstance(part, ast.Call)]
     is_simple = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr))
     return is_simple and all(last_name(call) in DECLARES for call in calls)
 
@@ -218,4 +219,4 @@ def _is_harmless(statement: ast.stmt) -> bool:
 def _sets_environment(node: ast.expr) -> bool:
     """Return whether this is a call like os.environ.setdefault("NAME", "value"), of texts alone."""
     is_setter = isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("os.environ.", "os.putenv"))
-    return is_setter and not any(isinstance(part, ast.Call) for part in ast.walk(node) if part is not node)
+    return is_setter and not any(isinstance(part, ast.Call) for part in walk(node) if part is not node)

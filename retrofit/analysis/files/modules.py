@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..nodes import walk
 from .named_imports import ANYTHING, in_same_folders, modules_named, named_imports
 from .repository import common_folder, folders_above, may_hold, source_folders
 from .runtime_names import FILE_MODULE, RUNTIME, is_module, is_runtime_file
@@ -249,7 +250,7 @@ def _catches(handler: ast.ExceptHandler) -> bool:
     """Return whether a handler catches the error of an import."""
     if handler.type is None:
         return True
-    return any(getattr(node, "id", "") in IMPORT_ERRORS for node in ast.walk(handler.type))
+    return any(getattr(node, "id", "") in IMPORT_ERRORS for node in walk(handler.type))
 
 
 def _candidates(base: Path, dotted: str) -> Iterator[Path]:

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..nodes import walk
 from .source import SourceError, read_file
 
 SUFFIX = ".ipynb"
@@ -41,7 +42,7 @@ def export(notebook: Path) -> Export:
     cells = _code_cells(notebook)
     result = Export(script_of(notebook), "", len(cells))
     parts = [_python(cell, f"{notebook.name}, code cell {number}", result) for number, cell in enumerate(cells, 1)]
-    names = {part.id for text in parts for part in ast.walk(ast.parse(text)) if isinstance(part, ast.Name)}
+    names = {part.id for text in parts for part in walk(ast.parse(text)) if isinstance(part, ast.Name)}
     head = HEAD.format(name=notebook.name) + (DISPLAY if "display" in names else "")
     result.text = head + "".join(f"\n# %% {number}\n{part}\n" for number, part in enumerate(parts, 1))
     if result.path.exists() and read_file(result.path) != result.text.encode():

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from ..nodes import children
+
 LARGEST = 2 * 2**20  # bytes of a file that is read
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FUNCTION_OF = {"__iter__": "iter", "__next__": "next", "__len__": "len"}  # of Python, that calls the method
@@ -62,10 +64,9 @@ class Source:
     def __post_init__(self) -> None:
         self.nodes.append(self.tree)
         for node in self.nodes:  # which grows meanwhile
-            for child in ast.iter_child_nodes(node):
-                if not isinstance(child, ast.expr_context):  # one object for all names
-                    self.parents[child] = node
-                    self.nodes.append(child)
+            for child in children(node):
+                self.parents[child] = node
+            self.nodes += children(node)
 
     @cached_property
     def line_starts(self) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from ..nodes import children, walk
 from ..scopes import FUNCTIONS
 
 
@@ -35,7 +36,7 @@ def name_uses(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
         elif isinstance(node, FUNCTIONS):
             yield from _free_names(node)
         elif not isinstance(node, ast.ClassDef):
-            yield from name_uses(ast.iter_child_nodes(node))
+            yield from name_uses(children(node))
 
 
 def stored_names(nodes: Iterable[ast.AST]) -> set[str]:
@@ -48,7 +49,7 @@ def loaded_names(nodes: Iterable[ast.AST]) -> set[str]:
 
 def _free_names(function: ast.AST) -> Iterator[ast.Name]:
     """Yield what a function reads from outside: it may be called where it is defined."""
-    own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-    for node in ast.walk(function):
+    own = {node.arg for node in walk(function) if isinstance(node, ast.arg)}
+    for node in walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
             yield node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..nodes import children
 from ..scopes import Scope
 from ..values.inference import Analysis
 from .bindings import bindings_of
@@ -48,7 +49,7 @@ def _branches(origin: Origin) -> Iterator[Origin]:
 
 def operands(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the expressions that are evaluated for an expression, or for `x += y`, without those inside of them."""
-    for part in ast.iter_child_nodes(node):
+    for part in children(node):
         if isinstance(part, ast.expr):
             yield part
         elif isinstance(part, (ast.keyword, ast.comprehension)):

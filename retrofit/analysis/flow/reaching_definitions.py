@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from ..edits import block_of
+from ..nodes import walk
 from ..scopes import Binding, Scope, place_of
 
 LOOPS = (ast.For, ast.AsyncFor)
@@ -95,7 +96,7 @@ def _has_one(block: list[ast.stmt], wanted: set[ast.AST]) -> bool:
 
 
 def _leaves_loop(statements: Iterable[ast.stmt]) -> bool:
-    return any(isinstance(n, (ast.Break, ast.Continue)) for statement in statements for n in ast.walk(statement))
+    return any(isinstance(n, (ast.Break, ast.Continue)) for statement in statements for n in walk(statement))
 
 
 def _ancestors_within(node: ast.AST, scope: Scope, around: set[ast.AST]) -> Iterator[ast.AST]:

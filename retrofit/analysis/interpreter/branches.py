@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..nodes import walk
 from .state import NONE, OTHER, Flow, State, escaped
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 def leaves(branch: list[ast.stmt]) -> bool:
     """Return whether statements end a loop or a function."""
-    return any(isinstance(part, (ast.Break, ast.Return)) for statement in branch for part in ast.walk(statement))
+    return any(isinstance(part, (ast.Break, ast.Return)) for statement in branch for part in walk(statement))
 
 
 def depend_on(run: Interpreter, node: ast.If, test: Flow, before: State, ends: list[State]) -> None:

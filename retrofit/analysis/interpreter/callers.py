@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from ..nodes import walk
 from ..scopes import Scope
 from .frames import Frame
 from .state import Flow
@@ -39,7 +40,7 @@ def shown_by(run: Interpreter, node: ast.AST, flows: Given) -> tuple[ast.AST, Sc
 def _given_for(run: Interpreter, frame: Frame, values: list[ast.expr]) -> Given:
     """Return what a function was given for the parameters that values consist of; nothing if they hold more."""
     found: Given = []
-    for name in (part for value in values for part in ast.walk(value) if isinstance(part, (ast.Name, ast.Attribute))):
+    for name in (part for value in values for part in walk(value) if isinstance(part, (ast.Name, ast.Attribute))):
         if isinstance(name, ast.Attribute):
             if isinstance(name.value, ast.Name) and run.memory.load(name.value.id, frame.scope).cells:
                 return []  # of an object, which may have got it elsewhere

@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..nodes import children
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP
 from ..scopes import Scope
 from ..values.kinds import LocalModule
@@ -59,7 +60,7 @@ class Expressions:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is not None:
             return method(node)
-        return mixed([self.of(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)])
+        return mixed([self.of(part) for part in children(node) if isinstance(part, ast.expr)])
 
     def _constant(self, node: ast.Constant) -> Flow:
         return NONE

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Union
 
+from ..nodes import walk
 from ..python_api import VIEWS
 from ..scopes import Scope
 from ..values.inference import Analysis
@@ -292,7 +293,7 @@ class Interpreter:
         self.memory.state = joined_states(ends) if ends else before
         if test.differs:
             depend_on(self, node, test, before, ends)
-            if len(ends) < 2 and any(isinstance(part, LEAVING) for part in ast.walk(node)):
+            if len(ends) < 2 and any(isinstance(part, LEAVING) for part in walk(node)):
                 self.frame.unsure += 1  # an error in one process ends all of them
         return falls
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..calls import last_name
+from ..nodes import walk
 from ..python_api import ATTRIBUTES, VARS
 from ..scopes import Scope
 from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Value, Values
@@ -104,7 +105,7 @@ def _is_listed(text: ast.expr, scope: Scope) -> bool:
     """Return whether a name is one of those that an object has: of dir(losses), vars(losses), losses.__dict__."""
     waiting, seen = [text], set[str]()
     while waiting:
-        for part in ast.walk(waiting.pop()):
+        for part in walk(waiting.pop()):
             if (isinstance(part, ast.Call) and last_name(part) in LISTS_NAMES) or (
                 isinstance(part, ast.Attribute) and part.attr == ATTRIBUTES
             ):
@@ -130,5 +131,5 @@ def _pattern(node: ast.expr) -> str:
 
 
 def _texts(analysis: Analysis) -> set[str]:
-    nodes = (node for scope in analysis.module_scopes.values() for node in ast.walk(scope.node))
+    nodes = (node for scope in analysis.module_scopes.values() for node in walk(scope.node))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}

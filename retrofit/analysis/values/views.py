@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..calls import CallSite, given_parameters, is_method, returns_of
+from ..nodes import walk
 from ..scopes import FUNCTIONS, Function, Scope, own_nodes, parameters
 from .inference import Analysis
 from .kinds import Instance, LocalClass, LocalFunction
@@ -69,7 +70,7 @@ def _given_out(node: ast.Yield | ast.YieldFrom, scope: Scope, function: Function
 
 
 def _next_in(node: ast.AST, scope: Scope) -> Iterator[Place]:
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Call) and getattr(part.func, "id", "") == "next" and part.args:
             yield part.args[0], scope
 

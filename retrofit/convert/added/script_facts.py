@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.training import Project
 from retrofit.training.launch.command_options import decorator_calls, defined_flags, function_parameters
 from retrofit.training.optimizer.rate_rules import rate_rules
@@ -150,7 +151,7 @@ def _may_have_batchnorm(project: Project, source: Source) -> bool:
 
 def _imported(source: Source) -> Iterator[str]:
     """Yield the full names that a file imports from outside its own package."""
-    for node in ast.walk(source.tree):
+    for node in walk(source.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:

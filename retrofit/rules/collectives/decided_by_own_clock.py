@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -139,5 +140,5 @@ def _reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
 
 
 def _is_agreed(project: Project, test: ast.expr, scope: Scope) -> bool:
-    calls = (part for part in ast.walk(test) if isinstance(part, ast.Call))
+    calls = (part for part in walk(test) if isinstance(part, ast.Call))
     return any(project.analysis.called(call, scope) & FROM_MAIN for call in calls)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
@@ -90,7 +91,7 @@ def find(project: Project) -> Iterator[Finding]:
     for node, scope in reached_nodes(project.analysis):
         used = used or (isinstance(node, ast.Attribute) and node.attr in NO_SYNC)
         if isinstance(node, ast.With) and any(_is_no_sync(project, item.context_expr, scope) for item in node.items):
-            inside = [(part, scope) for statement in node.body for part in ast.walk(statement)]
+            inside = [(part, scope) for statement in node.body for part in walk(statement)]
             if _backward(inside) is not None and not any(_may_run_model(project, *pair) for pair in inside):
                 message = "no_sync around backward alone does nothing: DDP decides in the forward pass"
                 yield found(RULE, scope.source, node.items[0].context_expr, message)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.edits import Edit, indent_step, indentation, insert_before
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -193,7 +194,7 @@ def _caught_errors(analysis: Analysis, path: Path, runs: Collection[ast.AST]) ->
 
 
 def _has_any(block: list[ast.stmt], nodes: Collection[ast.AST]) -> bool:
-    return any(part in nodes for statement in block for part in ast.walk(statement))
+    return any(part in nodes for statement in block for part in walk(statement))
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
@@ -228,7 +229,7 @@ def _continues(analysis: Analysis, handler: ast.ExceptHandler, scope: Scope) -> 
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
     if (kinds and _are_common(kinds)) or _ends(handler.body):
         return False
-    parts = [part for statement in handler.body for part in ast.walk(statement)]
+    parts = [part for statement in handler.body for part in walk(statement)]
     if any(isinstance(part, ast.If) and asks_for_group(part.test) for part in parts):
         return False
     names = {name for part in parts if isinstance(part, ast.Call) for name in analysis.called(part, scope)}
@@ -247,7 +248,7 @@ def _leaves_out(handler: ast.ExceptHandler) -> bool:
         if isinstance(node, (ast.Continue, ast.Break, ast.Return)):
             return True
         if not isinstance(node, LOOPS):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
     return False
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -156,7 +157,7 @@ def find(project: Project) -> Iterator[Finding]:
     shaped = [place for place in calls if _is_shaped(project, *place)]
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     for node, scope in dict.fromkeys([*shaped, *before]):
-        for part in [inner for argument in _given(node) for inner in ast.walk(argument)]:
+        for part in [inner for argument in _given(node) for inner in walk(argument)]:
             if part not in drawn and part not in counted and (part, scope) in project.batch_sizes:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
@@ -181,7 +182,7 @@ def _squeezed(project: Project) -> Iterator[Finding]:
         if not isinstance(node.func, ast.Attribute) or len(node.args) != is_torch:
             continue
         value = node.args[0] if is_torch else node.func.value
-        names = {last_name(part) for part in ast.walk(value)}
+        names = {last_name(part) for part in walk(value)}
         if BATCH in project.batch_values.sources_of(value, scope) and not names & LEAVES_LOSS:
             yield found(RULE, scope.source, node, SQUEEZED, help=HELP_SQUEEZED)
 
@@ -200,8 +201,8 @@ def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
     return any(
         isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part) in names
         for loop in loops
-        if node not in ast.walk(loop)
-        for part in ast.walk(loop)
+        if node not in walk(loop)
+        for part in walk(loop)
     )
 
 
@@ -215,9 +216,9 @@ def _given(node: ast.Call | ast.BinOp) -> list[ast.expr]:
 def _of_steps(project: Project) -> Iterator[ast.expr]:
     """Yield what the number of steps of a loop is divided by, `range(len(data) // batch_size)`: no size of a batch."""
     for loop in (loop for path in project.paths for loop, _ in path.loops if isinstance(loop, ast.For)):
-        for part in ast.walk(loop.iter):
+        for part in walk(loop.iter):
             if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Div, ast.FloorDiv)):
-                yield from (inner for inner in ast.walk(part.right) if isinstance(inner, ast.expr))
+                yield from (inner for inner in walk(part.right) if isinstance(inner, ast.expr))
 
 
 def _skipped(project: Project) -> Iterator[Finding]:

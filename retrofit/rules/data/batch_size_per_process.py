@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -95,9 +96,9 @@ def _scales(project: Project, node: ast.expr, scope: Scope, size: tuple[ast.expr
     """Return whether this is lr * batch_size / reference, with this batch size and a number to refer to."""
     if not isinstance(node, ast.BinOp):
         return False
-    parts = [part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute))]
+    parts = [part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute))]
     refers = any(
         isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and isinstance(part.right, ast.Constant)
-        for part in ast.walk(node)
+        for part in walk(node)
     )
     return refers and any(is_same(project.analysis, (part, scope), size) for part in parts)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -118,7 +119,7 @@ def _differs_in_worker(project: Project, call: ast.Call, scope: Scope) -> bool:
     seed = call.args[0]
     if RANK in project.ranks.sources_of(seed, scope):
         return True
-    parts = ((part, where) for node, where in project.ranks.origins(seed, scope) for part in ast.walk(node))
+    parts = ((part, where) for node, where in project.ranks.origins(seed, scope) for part in walk(node))
     return any(isinstance(p, ast.Call) and project.analysis.called(p, where) & SEEDS_OF_WORKER for p, where in parts)
 
 

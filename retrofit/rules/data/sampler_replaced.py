@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
@@ -124,5 +125,5 @@ def _has_unused(project: Project) -> bool:
 
 
 def _is_read(scope: Scope, name: str) -> bool:
-    names = (node for node in ast.walk(scope.node) if isinstance(node, ast.Name) and node.id == name)
+    names = (node for node in walk(scope.node) if isinstance(node, ast.Name) and node.id == name)
     return any(isinstance(node.ctx, ast.Load) for node in names)

@@ -12,6 +12,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule
 from retrofit.rules.finding import Finding, found
@@ -103,7 +104,7 @@ def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, S
     for assignment in assignments_to(project.analysis, loader.variable):
         if isinstance(assignment.value, ast.Call) and assignment.value not in loader.builders:
             arguments = [*assignment.value.args, *_of_key(assignment.value, loader.variable.key)]
-            given = {part for argument in arguments for part in ast.walk(argument)}
+            given = {part for argument in arguments for part in walk(argument)}
             yield from ((builder, assignment.scope) for builder in loader.builders if builder in given)
 
 
@@ -155,7 +156,7 @@ def _comes_after_all(project: Project, loader: Loader, source: Source, statement
 def _where_made(project: Project, loader: Loader, use: Use, rule: Rule, message: str) -> Finding:
     """Return the finding that hands over each loader of a variable where it is made, or the reason why not."""
     made, own_name = _assigned(project, loader), str(loader.variable).rpartition(".")[2]
-    read = [part for assignment in made for part in ast.walk(_call_of(assignment) or assignment.statement)]
+    read = [part for assignment in made for part in walk(_call_of(assignment) or assignment.statement)]
     if (
         not made
         or any(_call_of(assignment) is None for assignment in made)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import is_stream
@@ -78,9 +79,9 @@ def _is_drawn_out(use: Use) -> bool:
     """Return whether the training continues until a loader has no more batches."""
     if use.role != TRAIN or not isinstance(use.loop, ast.For):
         return False
-    if any(use.expression in ast.walk(statement) for statement in use.loop.body):  # next() fetches a batch
+    if any(use.expression in walk(statement) for statement in use.loop.body):  # next() fetches a batch
         return False
-    return not any(isinstance(node, ast.Break) for node in ast.walk(use.loop))
+    return not any(isinstance(node, ast.Break) for node in walk(use.loop))
 
 
 def _is_uneven(project: Project, node: ast.expr, scope: Scope) -> bool:

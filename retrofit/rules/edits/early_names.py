@@ -9,6 +9,7 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.training import Project
@@ -71,7 +72,7 @@ def is_broadcast(project: Project, statement: ast.stmt, scope: Scope, agreeing: 
 
 def _is_text(value: ast.expr) -> bool:
     """Return whether this puts a name together, rather than to make something of that name."""
-    functions = [ast.unparse(part.func) for part in ast.walk(value) if isinstance(part, ast.Call)]
+    functions = [ast.unparse(part.func) for part in walk(value) if isinstance(part, ast.Call)]
     return not any(name.rpartition(".")[2][:1].isupper() or name.rpartition(".")[2] == "open" for name in functions)
 
 

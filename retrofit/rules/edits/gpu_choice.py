@@ -9,6 +9,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.files.outputs import FOLDER, OPEN, PRINT, SAVE, STORE, TRACK, TRACKER, WRITE
@@ -82,17 +83,17 @@ def _between(source: Source, statement: ast.stmt, choice: ast.stmt) -> list[ast.
 
 
 def _attributes(nodes: list[ast.stmt]) -> set[str]:
-    return {ast.unparse(part) for node in nodes for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+    return {ast.unparse(part) for node in nodes for part in walk(node) if isinstance(part, ast.Attribute)}
 
 
 def _set_attributes(nodes: list[ast.stmt]) -> set[str]:
-    parts = (part for node in nodes for part in ast.walk(node))
+    parts = (part for node in nodes for part in walk(node))
     return {ast.unparse(part) for part in parts if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)}
 
 
 def _leaves_something(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether a statement makes a file or a folder, or a function that it calls does."""
     made = {output.call for output in project.outputs if output.kind in LASTING}
-    calls = [(part, scope) for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    calls = [(part, scope) for part in walk(statement) if isinstance(part, ast.Call)]
     functions = functions_reached(project.analysis, calls)
     return any(call in made for call, _ in (*calls, *(place for f in functions for place in calls_in(f))))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, put_under
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -68,9 +69,9 @@ def _whole_function(project: Project, source: Source, group: Sequence[ast.stmt])
         return None
     rest = [statement for statement in function.body if statement not in group]
     scope = project.analysis.scope_at(source, group[0])
-    calls = [part for statement in rest for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    calls = [part for statement in rest for part in walk(statement) if isinstance(part, ast.Call)]
     is_plain = all(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)) for statement in rest)
-    is_generator = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(function))
+    is_generator = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in walk(function))
     is_local = not any(_may_need_all(project, call, scope) for call in calls)
     return function if is_plain and is_local and not is_generator and has_own_lines(source, function) else None
 

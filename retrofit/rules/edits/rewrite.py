@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrofit.analysis.edits import Edit, EditConflict, apply_edits
+from retrofit.analysis.nodes import walk
 from retrofit.rules.finding import Finding
 from retrofit.training import Project, Source
 from retrofit.training.placement import import_edit, runtime_name
@@ -41,7 +42,7 @@ class ChangedFile:
     def uses_runtime(self) -> bool:
         """Whether the runtime's name is in the new text more often than in the old one."""
         tree, names = _parsed(self.source, self.text), (NAME, OTHER_NAME)
-        nodes = list(ast.walk(tree))
+        nodes = list(walk(tree))
         return any(len(places_of_name(nodes, name)) > len(places_of_name(self.source.nodes, name)) for name in names)
 
 

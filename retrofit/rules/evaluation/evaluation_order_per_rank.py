@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, Result
@@ -211,7 +212,7 @@ def _calls_for(analysis: Analysis, loader: Loader, scope: Scope) -> Iterator[Cal
     if loader.variable is None or not isinstance(scope.node, FUNCTIONS):
         return
     given = [a.value for a in assignments_to(analysis, loader.variable) if a.value is not None]
-    inside = {part for value in given for part in ast.walk(value)}
+    inside = {part for value in given for part in walk(value)}
     yield from (site for site in analysis.callers(scope.node) if site.call in inside)
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -119,7 +120,7 @@ def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bo
     if project.batch_values.loops_around(node, scope):
         return False  # once for each sample of a batch, of which one rank may have more than another
     outer = [loop.iter for loop in scope.source.ancestors(node) if isinstance(loop, ast.For)]
-    drawn = [call for iterable in outer for call in ast.walk(iterable) if isinstance(call, ast.Call)]
+    drawn = [call for iterable in outer for call in walk(iterable) if isinstance(call, ast.Call)]
     return not any(project.analysis.called(call, scope) & EVALUATION_SHARES for call in drawn)
 
 

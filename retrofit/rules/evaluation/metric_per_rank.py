@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -95,7 +96,7 @@ def _decisions(project: Project) -> Iterator[Finding]:
 
 def _collects(project: Project, evaluation: Measurement) -> bool:
     """Return whether the loop itself adds up over the processes."""
-    calls = (node for node in ast.walk(evaluation.loop) if isinstance(node, ast.Call))
+    calls = (node for node in walk(evaluation.loop) if isinstance(node, ast.Call))
     return any(project.leads_to_collective(call, evaluation.scope) for call in calls)
 
 
@@ -167,7 +168,7 @@ def _decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known)
     if not isinstance(node, ast.If) or not known.holds(node.test):
         return False
     around = next((outer for outer in known.scope.source.ancestors(node) if isinstance(outer, LOOPS)), None)
-    inside = [part for statement in node.body for part in ast.walk(statement)]
+    inside = [part for statement in node.body for part in walk(statement)]
     ends = around in loops and any(isinstance(part, ast.Break) for part in inside)
     return ends or any(_keeps(analysis, part, node.test, known.scope) for part in inside)
 
@@ -176,8 +177,8 @@ def _keeps(analysis: Analysis, node: ast.AST, test: ast.expr, scope: Scope) -> b
     """Return whether a statement under a test keeps what is best: saves, or sets what the test compares with."""
     if isinstance(node, ast.Call):
         return bool(analysis.called(node, scope) & SAVES_STATE)
-    targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
-    compared = {name for part in ast.walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
+    targets = [part for target in node.targets for part in walk(target)] if isinstance(node, ast.Assign) else []
+    compared = {name for part in walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
     return any(name_in(part) in compared for part in targets)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import Edit, add_argument, call_through, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -136,7 +137,7 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
     if not given:
         return add_argument(source, output.call, "disable=not rd.is_main_process()")
     is_always = isinstance(given[0], ast.Constant) and given[0].value is True
-    parts = [part for part in ast.walk(given[0]) if isinstance(part, ast.expr)]
+    parts = [part for part in walk(given[0]) if isinstance(part, ast.expr)]
     follows = any(side_of_test(project.analysis, part, scope) for part in parts)
     if is_always or follows or project.distribution.is_by_hand or mentions_rank(project.analysis, given[0], scope):
         return []
@@ -148,7 +149,7 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
 
 def _hidden_by_options(project: Project, options: ast.expr, scope: Scope) -> list[Edit]:
     """Return the edits of `tqdm(batches, **options)`, which cannot be given `disable` twice."""
-    if any(side_of_test(project.analysis, part, scope) for part in ast.walk(options) if isinstance(part, ast.expr)):
+    if any(side_of_test(project.analysis, part, scope) for part in walk(options) if isinstance(part, ast.expr)):
         return []
     text = scope.source.segment(options)
     return surround(scope.source, options, f"({text} if rd.is_main_process() else {{**", ', "disable": True})')

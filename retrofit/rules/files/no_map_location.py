@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import add_argument
 from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -99,7 +100,7 @@ def _is_for_one_process(scope: Scope, node: ast.AST) -> bool:
         if outer is scope.node:
             break
         if isinstance(outer, ast.If) and outer.orelse:
-            keywords = [part for part in ast.walk(outer) if isinstance(part, ast.keyword)]
+            keywords = [part for part in walk(outer) if isinstance(part, ast.keyword)]
             if any(keyword.arg == "map_location" for keyword in keywords):
                 return True
     return False

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import insert_before
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within, reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -137,7 +138,7 @@ def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
         block = block_of(scope.source, statement)
         before = block[: block.index(statement)]
         later = [earlier for earlier in before if earlier.lineno > end]
-        if not any(_waits(project, part, scope) for earlier in later for part in ast.walk(earlier)):
+        if not any(_waits(project, part, scope) for earlier in later for part in walk(earlier)):
             seen.add(statement)
             edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
             yield found(RULE, scope.source, node, "a checkpoint of this run is read by all processes", edits)

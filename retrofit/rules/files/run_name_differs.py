@@ -11,6 +11,7 @@ from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -175,7 +176,7 @@ def _is_agreed(project: Project, numbered: Numbered) -> bool:
     """Return whether a statement, or the next one, hands out the name of one process."""
     block = block_of(numbered.scope.source, numbered.node)
     position = block.index(numbered.node)
-    parts = (part for statement in block[position : position + 2] for part in ast.walk(statement))
+    parts = (part for statement in block[position : position + 2] for part in walk(statement))
     return any(isinstance(p, ast.Call) and project.leads_to_collective(p, numbered.scope) for p in parts)
 
 

@@ -10,6 +10,7 @@ from retrofit.analysis.edits import Edit, call_through, surround
 from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Member, Result, Value, name_of
@@ -262,7 +263,7 @@ def _is_taken_care_of(project: Project, output: Output) -> bool:
 def _runs_model(project: Project, output: Output) -> bool:
     """Return whether one process alone would run a model, which waits for the others."""
     calls = {call.call for model in project.models for call in model.calls}
-    return any(part in calls for part in ast.walk(output.call))
+    return any(part in calls for part in walk(output.call))
 
 
 def _write_on_main(output: Output) -> list[Edit]:
@@ -316,12 +317,12 @@ def _comes_from_batch(analysis: Analysis, path: ast.expr, scope: Scope) -> bool:
 
 
 def _is_of_batch(analysis: Analysis, path: ast.expr, scope: Scope) -> bool:
-    names = {part.id for part in ast.walk(path) if isinstance(part, ast.Name)}
+    names = {part.id for part in walk(path) if isinstance(part, ast.Name)}
     for outer in scope.source.ancestors(path):
         if outer is scope.node:
             break
         if isinstance(outer, ast.For) and _is_over_share(analysis, outer, scope):
-            drawn = {part.id for part in ast.walk(outer.target) if isinstance(part, ast.Name)}
+            drawn = {part.id for part in walk(outer.target) if isinstance(part, ast.Name)}
             if names & spread(scope, drawn).names:
                 return True
     if not isinstance(scope.node, FUNCTIONS):
@@ -338,6 +339,6 @@ def _is_of_batch(analysis: Analysis, path: ast.expr, scope: Scope) -> bool:
 def _is_over_share(analysis: Analysis, loop: ast.For, scope: Scope) -> bool:
     if any(is_split(analysis, *place) for place in loaders_in(analysis, loop.iter, scope)):
         return True
-    parts = (part for part in ast.walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
+    parts = (part for part in walk(loop.iter) if isinstance(part, (ast.Name, ast.Call)))
     values = (value for part in parts for value in analysis.evaluate(part, scope))
     return any(isinstance(value, Result) and value.builder in EVALUATION_SHARES for value in values)

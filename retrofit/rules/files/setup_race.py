@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -116,7 +117,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     statements = [statement for p in project.preparations for statement in p.statements]
     statements += [numbered.node for numbered in project.numbered_names]
-    known = {part for statement in statements for part in ast.walk(statement)} | {n for n, _ in project.in_loops}
+    known = {part for statement in statements for part in walk(statement)} | {n for n, _ in project.in_loops}
     in_loops = {node for node, _ in project.in_loops}
     early = [output for output in project.outputs if output.call not in in_loops]
     asked = asked_per_process(project.analysis, early, known)
@@ -170,6 +171,6 @@ def _called_inside(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator
 
 def _calls(analysis: Analysis, node: ast.expr, scope: Scope) -> set[str]:
     """Return what an expression calls, itself or in functions of the project."""
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    calls = [part for part in walk(node) if isinstance(part, ast.Call)]
     own = {name for call in calls for name in analysis.called(call, scope)}
     return own.union(*(names for call in calls for names in _called_inside(analysis, call, scope)))

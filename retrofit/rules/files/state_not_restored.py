@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for, given_parameters
 from retrofit.analysis.edits import Edit, insert_before
 from retrofit.analysis.flow.variables import Variable
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -97,7 +98,7 @@ def _made_by(project: Project) -> Iterator[Binding]:
 
 def _number_of(loop: LoopNode, node: ast.AST) -> int:
     """Return which statement of a loop's body a node is in, -1 for none."""
-    return next((number for number, part in enumerate(loop.body) if node in ast.walk(part)), -1)
+    return next((number for number, part in enumerate(loop.body) if node in walk(part)), -1)
 
 
 def _in_function(project: Project, path: Path, number: int, epoch: str) -> Edit | None:
@@ -138,7 +139,7 @@ def _counted_by_hand(loop: ast.While, scope: Scope) -> str | None:
     """Return `epoch` of `epoch = start; while epoch < epochs: ...; epoch += 1`."""
     name = loop.test.left.id if isinstance(loop.test, ast.Compare) and isinstance(loop.test.left, ast.Name) else ""
     steps = [n for n in loop.body if isinstance(n, ast.AugAssign) and ast.unparse(n.target) == name]
-    first = [b.value for b in scope.bindings.get(name, []) if b.value is not None and b.node not in ast.walk(loop)]
+    first = [b.value for b in scope.bindings.get(name, []) if b.value is not None and b.node not in walk(loop)]
     is_worked_out = any(not isinstance(value, ast.Constant) for value in first)
     return name if "epoch" in name and steps and is_worked_out else None
 

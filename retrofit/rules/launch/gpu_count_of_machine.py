@@ -12,6 +12,7 @@ from retrofit.analysis.edits import surround_inside
 from retrofit.analysis.flow.operands import is_loop_variable
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -136,6 +137,6 @@ def _is_gpu_list(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether this is a list of GPUs, by what it is called or what it is made of: args.gpus.split(",")."""
     if isinstance(node, (ast.Name, ast.Attribute)) and _LIST.fullmatch(last_name(node)):
         return True
-    texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    texts = [part.value for part in walk(node) if isinstance(part, ast.Constant)]
     is_split = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split"
     return is_split and ("CUDA_VISIBLE_DEVICES" in texts or _is_gpu_list(analysis, node.func.value, scope))  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.flow.sources import Origin, Part, origins
 from retrofit.analysis.flow.stored import literal_key
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Member, Result
@@ -192,7 +193,7 @@ def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
     """Yield all nodes of the expressions that compute training losses, in the function of the backward call."""
     for path in project.paths:
         for expression, scope in loss_expressions(path):
-            yield from ((node, scope) for node in ast.walk(expression))
+            yield from ((node, scope) for node in walk(expression))
 
 
 def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
@@ -238,7 +239,7 @@ def _is_over_padding(project: Project, term: Term) -> bool:
     """Return whether a mean can be over all positions of padded samples: of each entry, or of a row for each token."""
     if term.reduction != MEAN or project.distribution.is_by_hand or not pads_samples(project):
         return False
-    is_of_rows = term.name in COUNTED and any(last_name(p) in ROWS_OF_TOKENS for p in ast.walk(term.call))
+    is_of_rows = term.name in COUNTED and any(last_name(p) in ROWS_OF_TOKENS for p in walk(term.call))
     return term.name in ELEMENTWISE or is_of_rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Display, name_of
 from retrofit.rules.catalog import CATALOG
@@ -68,7 +69,7 @@ def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.AST] = set()
     for path in project.paths:
         for expression, scope in loss_expressions(path):
-            for node in (*ast.walk(expression), *_in_place(expression, scope)):
+            for node in (*walk(expression), *_in_place(expression, scope)):
                 if node not in seen and _is_scaled_mean(project, node, scope):
                     seen.add(node)
                     yield found(RULE, scope.source, node, "a mean loss is multiplied by the number of processes")
@@ -134,4 +135,4 @@ def _is_scaled_by_world(project: Project, node: ast.BinOp | ast.AugAssign, scope
 
 
 def _holds(node: ast.expr, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == name for part in walk(node))

@@ -9,6 +9,7 @@ from itertools import chain
 from retrofit.analysis.calls import argument_for, returns_of
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.kinds import Instance, Result
 from retrofit.rules.catalog import CATALOG
@@ -241,7 +242,7 @@ def _is_within(node: ast.expr, scope: Scope, optimizers: set[ast.Call]) -> bool:
 
 def _is_scaled(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate follows the batch of all processes already."""
-    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    calls = (part for part in walk(node) if isinstance(part, ast.Call))
     is_called = any(project.analysis.called(call, scope) & LR_SCALING for call in calls)
     return is_called or bool(project.analysis.named(node, scope) & LR_SCALING)
 
@@ -299,7 +300,7 @@ def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> I
             for part in _read(project, call, scope, names.get(scope, set()), computing):
                 if _is_written(part, scope):
                     yield part, scope
-            for part in (inner for given in call.args for inner in ast.walk(given) if isinstance(inner, ast.BinOp)):
+            for part in (inner for given in call.args for inner in walk(given) if isinstance(inner, ast.BinOp)):
                 if ast.dump(part) in formulas and _is_written(part, scope):
                     yield part, scope
 
@@ -332,7 +333,7 @@ def _read(
     project: Project, call: ast.Call, scope: Scope, names: set[str], computing: set[ast.AST]
 ) -> Iterator[ast.expr]:
     for given in (*call.args, *(keyword.value for keyword in call.keywords)):
-        for part in ast.walk(given):
+        for part in walk(given):
             if isinstance(part, ast.Name) and part.id in names:
                 yield part
             elif isinstance(part, ast.Call) and computing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -79,7 +80,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _is_scaled(project: Project, rate: ast.expr, scope: Scope) -> bool:
     """Return whether the runtime scales a rate."""
     origins = project.ranks.origins(rate, scope)
-    calls = [(n, where) for node, where in origins for n in ast.walk(node) if isinstance(n, ast.Call)]
+    calls = [(n, where) for node, where in origins for n in walk(node) if isinstance(n, ast.Call)]
     return any(project.analysis.called(call, where) & LR_SCALING for call, where in calls)
 
 
@@ -99,7 +100,7 @@ def _is_divided(project: Project, size: ast.expr, scope: Scope) -> bool:
     operations = [
         (node, where)
         for expression, where in project.ranks.origins(size, scope)
-        for node in (*ast.walk(expression), where.source.parents.get(expression))
+        for node in (*walk(expression), where.source.parents.get(expression))
         if isinstance(node, (ast.BinOp, ast.AugAssign))
     ]
     if any(isinstance(node.op, ast.Mult) for node, _ in operations):

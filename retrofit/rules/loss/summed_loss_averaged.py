@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -122,10 +123,10 @@ def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[F
 
 def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:
     """Return whether the number of processes is in a loss already."""
-    parts = [part for part in ast.walk(loss) if isinstance(part, ast.expr)]
+    parts = [part for part in walk(loss) if isinstance(part, ast.expr)]
     names = [part.id for part in parts if isinstance(part, ast.Name)]
     made = [b.value for name in names for b in scope.bindings.get(name, []) if b.value is not None]
-    parts += [part for value in made for part in ast.walk(value) if isinstance(part, ast.expr)]
+    parts += [part for value in made for part in walk(value) if isinstance(part, ast.expr)]
     calls = [part for part in parts if isinstance(part, ast.Call)]
     return any(SUM_LOSS in project.analysis.called(call, scope) for call in calls) or any(
         project.ranks.is_world_size(part, scope) for part in parts

@@ -9,6 +9,7 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import insert_after
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.variables import Variable, assignments_to, upstream, variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
 from retrofit.rules.catalog import CATALOG
@@ -148,9 +149,7 @@ def _is_fixed(project: Project, variable: Variable) -> bool:
         return True
     loops = {node for node, _ in project.in_loops}
     values = [(a.value, a.scope) for a in assignments_to(analysis, variable) if isinstance(a.value, ast.Call)]
-    is_evaluated = any(
-        isinstance(part, ast.Attribute) and part.attr == "eval" for v, _ in values for part in ast.walk(v)
-    )
+    is_evaluated = any(isinstance(part, ast.Attribute) and part.attr == "eval" for v, _ in values for part in walk(v))
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue

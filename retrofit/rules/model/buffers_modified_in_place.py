@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -113,7 +114,5 @@ def _wait_together(scope: Scope, first: ast.Call, second: ast.Call) -> bool:
         return False
     between = block[block.index(statements[0]) : block.index(statements[1])]
     return not any(
-        isinstance(node, ast.Attribute) and node.attr == "backward"
-        for statement in between
-        for node in ast.walk(statement)
+        isinstance(node, ast.Attribute) and node.attr == "backward" for statement in between for node in walk(statement)
     )

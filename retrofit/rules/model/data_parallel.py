@@ -10,6 +10,7 @@ from retrofit.analysis.edits import Edit, call_through, surround, surround_insid
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
@@ -118,7 +119,7 @@ def _copying(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator
         branch = node.body if isinstance(node.body, list) else [node.body]
         if not any(part in copying for part, _ in nodes_run(analysis, [(part, scope) for part in branch])):
             continue
-        for part in ast.walk(node.test):
+        for part in walk(node.test):
             is_count = isinstance(part, (ast.Call, ast.Name, ast.Attribute)) and _is_gpu_count(analysis, part, scope)
             if is_count:
                 edits = surround_inside(scope.source, part, "rd.devices.own_gpu_count(", ")")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -250,7 +251,7 @@ def _is_buffer(project: Project, write: Write) -> bool:
         return True
     place = ast.parse(write.name, mode="eval").body
     if isinstance(place, ast.Name) and (bound := write.scope.find(place.id)):
-        made = [(part, bound[0]) for b in bound[1] if b.value is not None for part in ast.walk(b.value)]
+        made = [(part, bound[0]) for b in bound[1] if b.value is not None for part in walk(b.value)]
         return any(each in project.batch_sizes for each in made)
     return False
 
@@ -270,7 +271,7 @@ def _hidden_states(project: Project) -> Iterator[Finding]:
 
 def _carried(loop: LoopNode, called: set[ast.Call]) -> Iterator[tuple[ast.Call, str]]:
     """Yield the calls in `output, hidden = model(x, hidden)` where `hidden` comes from the last turn of the loop."""
-    assignments = [node for node in ast.walk(loop) if isinstance(node, ast.Assign)]
+    assignments = [node for node in walk(loop) if isinstance(node, ast.Assign)]
     for node in assignments:
         if node.value not in called or not isinstance(node.targets[0], ast.Tuple):
             continue
@@ -283,14 +284,14 @@ def _carried(loop: LoopNode, called: set[ast.Call]) -> Iterator[tuple[ast.Call, 
 
 
 def _bound(node: ast.Assign) -> set[str]:
-    return {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
 
 
 def _read(node: ast.expr) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _read_targets(loop: LoopNode) -> set[str]:
     """Return the names that the loop itself, or one in it, gives a value."""
-    loops = [node for node in ast.walk(loop) if isinstance(node, (ast.For, ast.AsyncFor))]
-    return {part.id for inner in loops for part in ast.walk(inner.target) if isinstance(part, ast.Name)}
+    loops = [node for node in walk(loop) if isinstance(node, (ast.For, ast.AsyncFor))]
+    return {part.id for inner in loops for part in walk(inner.target) if isinstance(part, ast.Name)}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before, under_condition
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass
@@ -160,7 +161,7 @@ def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.st
         if place is None or place[1] in seen or place[1] in training:
             continue
         given = [a.statement for a in assignments_to(project.analysis, model.variable) if a.value is not None]
-        inside = set(ast.walk(place[1]))
+        inside = set(walk(place[1]))
         if any(statement in inside and statement not in training for statement in given):
             seen.add(place[1])
             yield place[1]
@@ -185,7 +186,7 @@ def _is_constructed(analysis: Analysis, value: ast.expr | None, scope: Scope) ->
     """Return whether an expression makes a model: Net(), Net().to(device)."""
     if not isinstance(value, ast.Call):
         return False
-    made = [part for part in ast.walk(value) if isinstance(part, ast.Call)]
+    made = [part for part in walk(value) if isinstance(part, ast.Call)]
     classes = (kind for part in made for kind in analysis.evaluate(part.func, scope))
     return any(isinstance(kind, LocalClass) and is_module(analysis, Instance(kind.scope)) for kind in classes)
 
@@ -193,7 +194,7 @@ def _is_constructed(analysis: Analysis, value: ast.expr | None, scope: Scope) ->
 def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
     """Return whether a model gets its name in the training loop, without being made there."""
     given = [a.statement for a in assignments_to(project.analysis, model.variable)]
-    made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in ast.walk(s.value))
+    made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in walk(s.value))
     return place in {node for node, _ in project.in_loops} and not made
 
 

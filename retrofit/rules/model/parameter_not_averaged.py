@@ -12,6 +12,7 @@ from retrofit.analysis.flow.operands import is_loop_variable
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
@@ -164,7 +165,7 @@ def _reduces_gradients(project: Project) -> bool:
         for node, scope in reached_nodes(project.analysis)
         if isinstance(node, ast.Call) and project.leads_to_collective(node, scope)
         for argument in node.args
-        for part in ast.walk(argument)
+        for part in walk(argument)
     )
 
 

@@ -9,6 +9,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -188,8 +189,8 @@ def _loop_of(node: ast.Name, scope: Scope) -> ast.For | None:
     for outer in scope.source.ancestors(node):
         if outer is scope.node:
             return None
-        if isinstance(outer, ast.For) and node not in set(ast.walk(outer.iter)):
-            names = {part.id for part in ast.walk(outer.target) if isinstance(part, ast.Name)}
+        if isinstance(outer, ast.For) and node not in set(walk(outer.iter)):
+            names = {part.id for part in walk(outer.target) if isinstance(part, ast.Name)}
             if node.id in names:
                 return outer
     return None

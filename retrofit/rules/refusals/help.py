@@ -10,6 +10,7 @@ from itertools import islice
 
 from retrofit.analysis.edits import Edit, apply_edits, indent_step, insert_after, insert_before, replace
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import walk
 from retrofit.training import Project
 
 from ..finding import Finding
@@ -94,7 +95,7 @@ def _model_output(project: Project, finding: Finding) -> list[Edit]:
     node, source = finding.node, finding.source
     assert source is not None and node is not None
     runs = {call.call for model in project.models for call in model.calls}
-    inside = [part for part in ast.walk(node) if part in runs]
+    inside = [part for part in walk(node) if part in runs]
     name = _free_name(source, "output")
     if len(inside) != 1:
         return []

@@ -6,6 +6,7 @@ import ast
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.name_uses import stored_names
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import ENDLESS, ITERABLE_PARAMETERS, ITERATORS, NUMBERS, SAME_ELEMENTS
@@ -36,7 +37,7 @@ def repeats(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
         return True
     nodes = [node for function in analysis.functions_called(call, scope) for node in own_nodes(function.node)]
     loops = [node for node in nodes if isinstance(node, ast.While) and isinstance(node.test, ast.Constant)]
-    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for loop in loops for part in ast.walk(loop))
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for loop in loops for part in walk(loop))
 
 
 def layers(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:

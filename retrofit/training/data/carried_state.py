@@ -11,6 +11,7 @@ from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.shapes import is_about_shape
@@ -113,7 +114,7 @@ def _takes_size_of_batch(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call) or last_name(node) not in RESIZES:
         return False
     is_whole = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
-    of_shape = any(is_about_shape(part) for given in node.args for part in ast.walk(given))
+    of_shape = any(is_about_shape(part) for given in node.args for part in walk(given))
     return is_whole and (of_shape or last_name(node) == "resize_as_")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.reachability import calls_within, reached_calls, reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
 from retrofit.training.torch_api.launch import PARSES
@@ -85,7 +86,7 @@ def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
     return any(
         isinstance(part, ast.Call) and draws_in_loop(project, part, where)
         for origin, where in project.ranks.origins(node, scope)
-        for part in ast.walk(origin)
+        for part in walk(origin)
     )
 
 

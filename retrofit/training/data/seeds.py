@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.reachability import calls_named, calls_within
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import RANDOM_SPLITS
@@ -22,7 +23,7 @@ def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope, shared: bool = Fa
     """
     for given in seed.args[:1]:
         made = [node.value for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and _sets(node, given)]
-        calls = [part for value in (given, *made) for part in ast.walk(value) if isinstance(part, ast.Call)]
+        calls = [part for value in (given, *made) for part in walk(value) if isinstance(part, ast.Call)]
         own = [call for call in calls if not shared and _stream(analysis, call, scope)]
         return bool(own) or any(analysis.called(call, scope) & SEEDS_OF_PROCESS for call in calls)
     return False
@@ -49,7 +50,7 @@ def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 def draws_in_evaluation(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
     """Return whether a loop in evaluation mode draws from a common stream, itself or in what it calls."""
-    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    calls = (node for node in walk(loop) if isinstance(node, ast.Call))
     places = (place for call in calls for place in calls_within(analysis, call, scope))
     return any(_is_draw(analysis, *place) and not _is_of_training(*place) for place in places)
 

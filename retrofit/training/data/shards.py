@@ -12,6 +12,7 @@ from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Values
@@ -30,7 +31,7 @@ def builders_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scop
     given = (
         assignments_to(analysis, loader.variable) if loader.variable is not None and loader.variable.key is None else []
     )
-    own_calls = {part for assignment in given if assignment.value for part in ast.walk(assignment.value)}
+    own_calls = {part for assignment in given if assignment.value for part in walk(assignment.value)}
     for assignment in given:
         values = analysis.evaluate(assignment.value, assignment.scope)
         own_calls |= {value.call for value in values if isinstance(value, (Result, Instance)) and value.call}

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import block_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, parameters
 
 from .reads import loaded, stored
@@ -26,7 +27,7 @@ def is_asked_for(scope: Scope, value: ast.expr, statement: ast.stmt) -> bool:
     """Return whether between a statement and a read it is tested if a value exists: `loss is not None`."""
     source, names = scope.source, loaded(value)
     first, last = source.span(statement)[0], source.span(value)[0]
-    for node in ast.walk(scope.node):
+    for node in walk(scope.node):
         if isinstance(node, (ast.Compare, ast.Call)) and first <= source.span(node)[0] < last:
             is_asking = (
                 any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops)
@@ -61,7 +62,7 @@ def _before(scope: Scope, statement: ast.stmt) -> Iterator[ast.stmt]:
 
 def _sets(statement: ast.stmt, name: str) -> bool | None:
     """Return whether a statement gives a name a value, False for a constant; None where it may do so or not."""
-    if name not in stored(ast.walk(statement)):
+    if name not in stored(walk(statement)):
         return None
     if isinstance(statement, (ast.Assign, ast.AnnAssign)):
         return not isinstance(statement.value, ast.Constant) and statement.value is not None
@@ -81,9 +82,9 @@ def _sets(statement: ast.stmt, name: str) -> bool | None:
 def _of_header(statement: ast.stmt) -> set[str]:
     """Return the names that the header of a loop or of a `with` gives a value."""
     if isinstance(statement, (ast.For, ast.AsyncFor)):
-        return stored(ast.walk(statement.target))
+        return stored(walk(statement.target))
     items = statement.items if isinstance(statement, (ast.With, ast.AsyncWith)) else []
-    return {name for item in items if item.optional_vars for name in stored(ast.walk(item.optional_vars))}
+    return {name for item in items if item.optional_vars for name in stored(walk(item.optional_vars))}
 
 
 def _last(block: list[ast.stmt], name: str) -> bool | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_before, replace, surround
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, own_nodes
 
 from .. import Project
@@ -180,7 +181,7 @@ class _Placing:
         if guard is statement:
             return []
         first, last = self.source.span(guard)[0], self.source.span(statement)[0]
-        inside = [part for part in ast.walk(self.scope.node) if isinstance(part, ast.stmt) and part is not statement]
+        inside = [part for part in walk(self.scope.node) if isinstance(part, ast.stmt) and part is not statement]
         loops = [outer for outer in self._statements_around(statement) if isinstance(outer, (ast.For, ast.While))]
         loops = [loop for loop in loops if self.source.span(loop)[0] >= first]
         simple = [part for part in inside if not hasattr(part, "body") and first <= self.source.span(part)[0] < last]
@@ -208,7 +209,7 @@ class _Placing:
 
     def _is_changed_elsewhere(self, value: ast.expr) -> bool:
         """Return whether another function can set the variable of a value."""
-        root = next(part.id for part in ast.walk(value) if isinstance(part, ast.Name)) if loaded_name(value) else ""
+        root = next(part.id for part in walk(value) if isinstance(part, ast.Name)) if loaded_name(value) else ""
         declared = (node for node in self.source.nodes if isinstance(node, (ast.Global, ast.Nonlocal)))
         return not root or any(root in node.names for node in declared)
 
@@ -281,7 +282,7 @@ class _Placing:
 
 def loaded_name(value: ast.expr) -> bool:
     """Return whether a value is read from a variable."""
-    return any(isinstance(part, ast.Name) for part in ast.walk(value))
+    return any(isinstance(part, ast.Name) for part in walk(value))
 
 
 def _figure(source: Source, value: ast.expr) -> ast.expr:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from retrofit.analysis.calls import body_of
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.reachability import known_scopes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -63,5 +64,5 @@ def _is_waiting_of_others(analysis: Analysis, statement: ast.AST, scope: Scope) 
     """Return whether this is `if rank != 0: dist.barrier()`."""
     if not isinstance(statement, ast.If) or side_of_test(analysis, statement.test, scope) != OTHERS:
         return False
-    calls = [part for inner in statement.body for part in ast.walk(inner) if isinstance(part, ast.Call)]
+    calls = [part for inner in statement.body for part in walk(inner) if isinstance(part, ast.Call)]
     return any(analysis.called(call, scope) & BARRIERS for call in calls)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.python_api import LISTS_OBJECTS
 from retrofit.analysis.scopes import FUNCTIONS
 from retrofit.training.torch_api.tensors import READS, SAME_TENSOR, SUMS_AND_MEANS
@@ -50,25 +51,25 @@ def binding_expression(source: Source, node: ast.expr) -> ast.expr | None:
     """
     names, found = loaded(node), node
     for outer, _ in _around(source, node):
-        if isinstance(outer, FUNCTIONS) and names & {part.arg for part in ast.walk(outer) if isinstance(part, ast.arg)}:
+        if isinstance(outer, FUNCTIONS) and names & {part.arg for part in walk(outer) if isinstance(part, ast.arg)}:
             return None
         if isinstance(outer, COMPREHENSIONS):
             bound = {name for part in outer.generators for name in stored([part.target])}
             if names & bound:
                 found, names = outer, loaded(outer)
     statement = source.statement(node)
-    named = (part.target.id for part in ast.walk(statement) if isinstance(part, ast.NamedExpr))
+    named = (part.target.id for part in walk(statement) if isinstance(part, ast.NamedExpr))
     return None if names & set(named) else found
 
 
 def loaded(node: ast.AST) -> set[str]:
     """Return the names that an expression reads."""
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
 
 
 def is_plain(node: ast.expr) -> bool:
     """Return whether an expression only looks something up: `loss`, `outputs.loss`, `losses["total"]`."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+    parts = [part for part in walk(node) if isinstance(part, ast.expr)]
     return all(isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant)) for part in parts)
 
 
@@ -83,7 +84,7 @@ def changes(statements: Iterable[ast.stmt], value: ast.expr) -> bool:
     """Return whether statements can give a value's names another value, or change the object that is looked into."""
     names, looks_into = loaded(value), not isinstance(value, ast.Name)
     for statement in statements:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if names & stored([node]):
                 return True
             if isinstance(node, ast.Call) and _changes_object(node, names, looks_into):
@@ -122,7 +123,7 @@ def stored(nodes: Iterable[ast.AST]) -> set[str]:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, (ast.Tuple, ast.List, ast.Starred)) and not isinstance(node.ctx, ast.Load):
-            found |= stored(ast.iter_child_nodes(node))
+            found |= stored(children(node))
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
             found.add(node.name or "")
     return found

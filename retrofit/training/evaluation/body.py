@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.flow.name_uses import loaded_names, name_uses, stored_names
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import CLOCKS
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -42,8 +43,8 @@ class Body:
 
     def _shown_names(self) -> set[str]:
         """Return the names of one batch that are made to be shown, and read by nothing else."""
-        showing = [node for node in ast.walk(self.loop) if isinstance(node, ast.stmt) and self._shows(node)]
-        inside = {part for statement in showing for part in ast.walk(statement)}
+        showing = [node for node in walk(self.loop) if isinstance(node, ast.stmt) and self._shows(node)]
+        inside = {part for statement in showing for part in walk(statement)}
         others = {
             name.id for name in name_uses(self.loop.body) if isinstance(name.ctx, ast.Load) and name not in inside
         }
@@ -103,7 +104,7 @@ class Body:
                 self._require_pure(call, self.scope, set())
             return
         for target in targets:
-            for part in ast.walk(target):
+            for part in walk(target):
                 is_foreign = isinstance(part, ast.Name) and part.id not in (self.own | self.clocks)
                 if is_foreign or isinstance(part, ast.Attribute):
                     raise NotShareable(f"line {statement.lineno} keeps something of one batch")
@@ -147,7 +148,7 @@ class Body:
         if names & self.numbers:
             raise NotShareable(f"line {node.lineno} depends on the number of the batch")
         for accumulator in self.accumulators.values():
-            if any(ast.unparse(part) == ast.unparse(accumulator.target) for part in ast.walk(node)):
+            if any(ast.unparse(part) == ast.unparse(accumulator.target) for part in walk(node)):
                 raise NotShareable(f"line {node.lineno} reads what the batches before have added up")
         for call in calls_in(node):
             self._require_pure(call, self.scope, set())

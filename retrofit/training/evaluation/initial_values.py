@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import ZEROS
@@ -63,12 +64,12 @@ def value_given(statement: ast.stmt, name: str) -> ast.expr | None:
 def _names_set_by(statement: ast.stmt) -> set[str]:
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        return {part.id for target in targets for part in walk(target) if isinstance(part, ast.Name)}
     if isinstance(statement, (ast.For, ast.AsyncFor)):
-        return {part.id for part in ast.walk(statement.target) if isinstance(part, ast.Name)}
+        return {part.id for part in walk(statement.target) if isinstance(part, ast.Name)}
     if isinstance(statement, (ast.With, ast.AsyncWith)):
         targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
-        return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        return {part.id for target in targets for part in walk(target) if isinstance(part, ast.Name)}
     return set()
 
 

@@ -10,6 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import computed_from, inputs, operands
 from retrofit.analysis.flow.reachability import calls_within, known_scopes, reached_calls
 from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
@@ -61,7 +62,7 @@ def _calls_in(project: Project, use: Use) -> Iterator[tuple[ast.Call, Scope]]:
         if isinstance(outer, ast.stmt):
             break
         area = outer
-    for call in ast.walk(area):
+    for call in walk(area):
         if isinstance(call, ast.Call):
             yield from calls_within(project.analysis, call, use.scope)
 

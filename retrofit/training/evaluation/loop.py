@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.variables import Variable, upstream
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.containers import variables_holding
@@ -79,7 +80,7 @@ class Loop:
 
 
 def calls_in(root: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(root) if isinstance(node, ast.Call))
+    return (node for node in walk(root) if isinstance(node, ast.Call))
 
 
 def root_name(node: ast.expr | None) -> str | None:

@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -44,7 +45,7 @@ class Known:
 
     def holds(self, node: ast.AST) -> bool:
         """Return whether an expression is computed from one of the names."""
-        return any(name_in(part) in self.names for part in ast.walk(node))
+        return any(name_in(part) in self.names for part in walk(node))
 
 
 def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Model]) -> Iterator[Measurement]:
@@ -83,7 +84,7 @@ def _measured(analysis: Analysis, loop: LoopNode, scope: Scope) -> tuple[frozens
     sums: set[str] = set()
     lists: set[str] = set()
     for statement in loop.body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.AugAssign):
                 (lists if _is_list(analysis, node.target, scope) else sums).add(name_in(node.target))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -111,7 +112,7 @@ def _is_list(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 
 def _runs(analysis: Analysis, loop: LoopNode, scope: Scope, variables: set[Variable]) -> bool:
-    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    calls = (node for node in walk(loop) if isinstance(node, ast.Call))
     return any(variables_of(analysis, call.func, scope) & variables for call in calls)
 
 
@@ -140,7 +141,7 @@ def _names_set(scope: Scope) -> list[tuple[str, frozenset[str]]]:
     known = vars(scope.node)  # as that of `own_nodes`, the list stays with the node
     if "names_set" not in known:
         pairs = (pair for node in own_nodes(scope.node) for pair in _assignments(node))
-        known["names_set"] = [(name, frozenset(map(name_in, ast.walk(value)))) for name, value in pairs]
+        known["names_set"] = [(name, frozenset(map(name_in, walk(value)))) for name, value in pairs]
     return known["names_set"]
 
 
@@ -157,7 +158,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         yield name_in(node.target), node.value
     elif isinstance(node, ast.If):  # what is set under a test depends on it
         for statement in (*node.body, *node.orelse):
-            for part in ast.walk(statement):
+            for part in walk(statement):
                 yield from ((name, node.test) for name, _ in _assignments(part) if not isinstance(part, ast.If))
 
 
@@ -170,7 +171,7 @@ def users(analysis: Analysis, scope: Scope, names: Iterable[str]) -> Iterator[Kn
             for site in analysis.callers(node):
                 statement = site.scope.source.statement(site.call)
                 targets = statement.targets if isinstance(statement, ast.Assign) else []
-                parts = [part for target in targets for part in ast.walk(target)]
+                parts = [part for target in targets for part in walk(target)]
                 yield spread(site.scope, {name for part in parts if (name := name_in(part))})
 
     return closure([spread(scope, names)], returned_to)

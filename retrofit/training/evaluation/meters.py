@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from retrofit.analysis.flow.variables import part_of
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -101,7 +102,7 @@ def _own_attribute(node: ast.expr, receiver: str) -> str | None:
 
 
 def _own_attributes(node: ast.AST, receiver: str) -> set[str]:
-    names = (_own_attribute(part, receiver) for part in ast.walk(node) if isinstance(part, ast.expr))
+    names = (_own_attribute(part, receiver) for part in walk(node) if isinstance(part, ast.expr))
     return {name for name in names if name is not None}
 
 
@@ -112,14 +113,14 @@ def _contents_read(node: ast.AST, receiver: str) -> set[str]:
         return {found}
     if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device", "ndim"):
         return set()
-    return {name for part in ast.iter_child_nodes(node) for name in _contents_read(part, receiver)}
+    return {name for part in children(node) for name in _contents_read(part, receiver)}
 
 
 def _reads_only(node: ast.AST, receiver: str, attributes: set[str]) -> bool:
     """Return whether an expression is of some attributes of the object alone, and calls nothing but functions."""
     if not _own_attributes(node, receiver) <= attributes:
         return False
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name) and part.id != receiver and part.id not in ("max", "min", "float", "int"):
             return False
     return True
@@ -157,7 +158,7 @@ def _readers(analysis: Analysis, instance: Instance, others: set[str]) -> tuple[
 
 def _only_reads(function: Function, others: set[str]) -> bool:
     receiver = (parameters(function) or [""])[0]
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Attribute) and _own_attribute(node, receiver) is not None:
             is_read = isinstance(node.ctx, ast.Load)
             if not is_read or node.attr in others:

@@ -12,6 +12,7 @@ from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
 
 from ..data.loaders import TRAIN, Loader
@@ -73,18 +74,18 @@ def _reads(call: ast.Call, scope: Scope) -> list[ast.expr]:
     if not isinstance(target, ast.Name) or len(scope.bindings.get(target.id, [])) != 1:
         return []
     own = set(own_nodes(scope.node))
-    names = (node for node in ast.walk(scope.node) if isinstance(node, ast.Name) and node.id == target.id)
+    names = (node for node in walk(scope.node) if isinstance(node, ast.Name) and node.id == target.id)
     # What a function inside reads is read at another time, as if by the statement that sets it.
     return [node if node in own else call for node in names if isinstance(node.ctx, ast.Load)]
 
 
 def _drawn_in(project: Project, number: ast.expr, scope: Scope, uses: list[Use]) -> set[str]:
     """Return whether a number is read in one of some passes, or divides what comes from one: PASS, from TRAIN, both."""
-    inside = {node for use in uses if use.loop is not None for node in ast.walk(use.loop)}
+    inside = {node for use in uses if use.loop is not None for node in walk(use.loop)}
     if number in inside:
         return {PASS}
     drawn = inside | {use.expression for use in uses}
-    trained = {node for node, _ in project.in_batches} - {*ast.walk(scope.source.statement(number))}
+    trained = {node for node, _ in project.in_batches} - {*walk(scope.source.statement(number))}
     filled = {binding for use in uses for binding in _filled(use)}
 
     def before(origin: Origin) -> list[Origin]:
@@ -102,7 +103,7 @@ def _drawn_in(project: Project, number: ast.expr, scope: Scope, uses: list[Use])
 
 def _filled(use: Use) -> Iterator[Binding]:
     """Yield what binds the variables that a pass changes in place: `total` of total.add_(x.mean())."""
-    for node in ast.walk(use.loop) if use.loop is not None else ():
+    for node in walk(use.loop) if use.loop is not None else ():
         for place, _, _ in writes_of(node) if isinstance(node, ast.Call) else ():
             yield from _live(place, use.scope)
 

@@ -6,6 +6,7 @@ import ast
 from string import Formatter
 
 from retrofit.analysis.flow.name_uses import name_uses
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import end_of, own_nodes, place_of
 
 from ..loops import LOOPS
@@ -35,13 +36,13 @@ class Afterwards:
         """Return the names after the loop in the order in which they are reached, then those of outer loops."""
         around = [outer for outer in self.source.ancestors(self.loop) if isinstance(outer, LOOPS)]
         around = [outer for outer in around if self.analysis.scope_at(self.source, outer) is self.scope]
-        inside = set(ast.walk(self.loop))
+        inside = set(walk(self.loop))
         body = getattr(self.scope.node, "body", [])
         everything = [name for name in name_uses(body) if name not in inside]
         end = end_of(self.loop)
         later = [name for name in everything if place_of(name) >= end]
         if around:
-            again = set(ast.walk(around[-1]))
+            again = set(walk(around[-1]))
             start, stop = place_of(around[-1]), place_of(self.loop)
             earlier = [n for n in everything if start <= place_of(n) < stop]
             within = [n for n in later if n in again or n.lineno <= (around[-1].end_lineno or 0)]
@@ -99,7 +100,7 @@ class Afterwards:
         text = ast.unparse(accumulator.target)
         end = self.loop.end_lineno or 0
         body = own_nodes(self.scope.node)
-        inside = set(ast.walk(self.loop))
+        inside = set(walk(self.loop))
         reads = [
             node
             for node in body

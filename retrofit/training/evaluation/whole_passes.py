@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reachability import known_scopes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 
 from ..data.loaders import TRAIN
@@ -104,7 +105,7 @@ def _is_for_shapes(node: ast.expr, scope: Scope) -> bool:
         if is_about_shape(outer):
             return True
         if isinstance(outer, ast.Assign):
-            names = {part.id for target in outer.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            names = {part.id for target in outer.targets for part in walk(target) if isinstance(part, ast.Name)}
         if isinstance(outer, (ast.stmt, *FUNCTIONS)):
             break
     reads = [

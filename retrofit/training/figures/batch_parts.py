@@ -9,6 +9,7 @@ import ast
 from collections.abc import Container, Iterator
 
 from retrofit.analysis.calls import CallSite, given_parameters, last_name
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 
@@ -87,7 +88,7 @@ def _gives_samples(outer: ast.comprehension | ast.For | ast.Starred, scope: Scop
     return any(
         isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == outer.target.id
         and isinstance(node.slice, ast.Constant)
-        for node in ast.walk(whole)
+        for node in walk(whole)
     )  # fmt: skip
 
 

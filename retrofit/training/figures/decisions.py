@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ONE, EXITS
 from retrofit.analysis.scopes import Scope
 
@@ -17,7 +18,7 @@ def decides(branch: list[ast.stmt], scope: Scope, sinks: Sinks) -> bool:
     if isinstance(branch[-1], ast.Raise):
         return False  # an error in one process ends all of them
     for statement in branch:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, (ast.Break, ast.Return)):
                 return True
             if isinstance(node, ast.Call) and _matters(node, scope, sinks):

@@ -9,6 +9,7 @@ from functools import partial, reduce
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, joined, mixed
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
@@ -117,7 +118,7 @@ class TorchDomain:
             return self.taken_apart(drawn, scope, Flow(BATCH))
         if isinstance(drawn, ast.Name):
             made = made_before(self.analysis, drawn, scope)
-            is_itself = made is None or any(isinstance(n, ast.Name) and n.id == drawn.id for n in ast.walk(made))
+            is_itself = made is None or any(isinstance(n, ast.Name) and n.id == drawn.id for n in walk(made))
             return None if made is None or is_itself else self.element(made, scope)
         if not isinstance(drawn, ast.Call):
             return None
@@ -278,7 +279,7 @@ class TorchDomain:
         if divisor.kind != BATCH_SIZE or divisor.place is None:
             return False
         origins = self.project.ranks.origins(dividend, divisor.place.scope)
-        parts = (part for node, _ in origins for part in ast.walk(node))
+        parts = (part for node, _ in origins for part in walk(node))
         return any(isinstance(part, ast.Attribute) and part.attr in WITHOUT_HISTORY for part in parts)
 
     def _bound(self, given: list[Flow]) -> Flow:

@@ -15,6 +15,7 @@ from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.interpreter.frames import Frame
 from retrofit.analysis.interpreter.interpreter import Interpreter
 from retrofit.analysis.interpreter.state import Root
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS
 from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.losses.reductions.reduction import plain_reader
@@ -132,7 +133,7 @@ def _counted_for_losses(project: Project) -> set[ast.AST]:
     def find() -> set[ast.AST]:
         given = [(part, scope) for call, scope in calls_named(project.analysis, COUNTS_OF_LOSSES) for part in call.args]
         return {
-            part for place in given for node, _ in project.ranks.origins(*place) for part in ast.walk(node)
+            part for place in given for node, _ in project.ranks.origins(*place) for part in walk(node)
         }  # also x.sum() of x.sum().item()
 
     return project.analysis.fact("counted for losses", find)
@@ -149,7 +150,7 @@ def _may_train(root: Root, domain: TorchDomain) -> bool:
     statement = root.scope.source.statement(root.node)
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        names = {ast.unparse(part) for target in targets for part in ast.walk(target) if isinstance(part, PLACES)}
+        names = {ast.unparse(part) for target in targets for part in walk(target) if isinstance(part, PLACES)}
         if _is_count(root.node):  # in an attribute of an object that trains
             names = {ast.unparse(target) for target in targets}
         is_of_figures = root.is_read and root.kind not in (SUM, SIZE)  # a number may still divide a loss

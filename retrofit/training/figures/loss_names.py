@@ -6,6 +6,7 @@ import ast
 
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.interpreter.state import OTHER, Flow
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 
 from .. import Project
@@ -78,7 +79,7 @@ class LossNames:
             for path in self._project.paths:
                 for expression, where in loss_expressions(path):
                     if where is scope:
-                        parts = (part for part in ast.walk(expression) if isinstance(part, PLACES))
+                        parts = (part for part in walk(expression) if isinstance(part, PLACES))
                         found |= {ast.unparse(part) for part in parts}
             self._trained[scope] = found
         return self._trained[scope]

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.flow.stored import changes_of, stored_as
 from retrofit.analysis.flow.variables import part_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item
@@ -53,5 +54,5 @@ def _is_computed(value: ast.expr, scope: Scope) -> bool:
     if not scope.is_function or getattr(scope.node, "name", "") == CONSTRUCTOR:
         return False
     own = parameters(scope.node)[:1] if is_method(scope) else []  # type: ignore[arg-type]
-    names = (part for part in ast.walk(value) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+    names = (part for part in walk(value) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
     return any(name.id not in own and name.id in scope.bindings for name in names)

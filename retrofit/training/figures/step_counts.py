@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FILLED
 
@@ -70,7 +71,7 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     for node, scope in nodes if by_size else ():
         number = _number_at(project, node, scope, batches)
         origins = project.ranks.origins(number, scope) if number is not None else []
-        if not any(part in by_size for origin, _ in origins for part in ast.walk(origin)):
+        if not any(part in by_size for origin, _ in origins for part in walk(origin)):
             continue
         if number is not None and not single_process_sizes(project, number, scope, sizes, of_samples=True):
             yield number, scope
@@ -112,7 +113,7 @@ def _number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple
 def _in_dividend(project: Project, size: ast.expr, scope: Scope) -> Iterator[Place]:
     """Yield where a batch size is in what it divides, too: (samples + batch_size - 1) // batch_size."""
     outer = scope.source.parents[size]
-    inner = ast.walk(outer.left) if isinstance(outer, ast.BinOp) and outer.right is size else ()
+    inner = walk(outer.left) if isinstance(outer, ast.BinOp) and outer.right is size else ()
     for part in inner:
         if isinstance(part, (ast.Name, ast.Attribute)) and is_same(project.analysis, (part, scope), (size, scope)):
             yield part, scope

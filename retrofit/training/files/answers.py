@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import builder_of
 from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import LISTS
@@ -45,7 +46,7 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     for node, scope in reached_nodes(analysis):
         if not isinstance(node, (ast.If, ast.Assert, ast.IfExp)) or node in known:
             continue
-        asking = [part for part in ast.walk(node.test) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
+        asking = [part for part in walk(node.test) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
         asking = [part for part in asking if _is_of_made(analysis, part, scope, made)]
         asking = [part for part in asking if _is_common(analysis, part, scope)]
         is_left_to_main = isinstance(node, ast.If) and _only_writes([*node.body, *node.orelse], written)
@@ -62,7 +63,7 @@ def _is_of_made(analysis: Analysis, call: ast.Call, scope: Scope, made: list[Pla
 
 def _leads_to(analysis: Analysis, node: ast.AST, scope: Scope, calls: set[ast.AST]) -> bool:
     """Return whether a statement makes one of the calls, itself or in functions of the project."""
-    own = [part for part in ast.walk(node) if isinstance(part, ast.Call)] if calls else []
+    own = [part for part in walk(node) if isinstance(part, ast.Call)] if calls else []
     return any(inner in calls for call in own for inner, _ in calls_within(analysis, call, scope))
 
 
@@ -111,7 +112,7 @@ def _is_same(analysis: Analysis, path: tuple[ast.expr, Scope], call: Place) -> b
     own = {builder_of(value) for value in analysis.evaluate(node, scope)} - {None}
     given: list[ast.expr] = [*call[0].args, *(keyword.value for keyword in call[0].keywords)]
     given += [call[0].func.value] if isinstance(call[0].func, ast.Attribute) else []
-    for part in (part for expression in given for part in ast.walk(expression)):
+    for part in (part for expression in given for part in walk(expression)):
         if not isinstance(part, (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript, ast.BinOp)):
             continue
         is_same_scope = call[1] is scope or isinstance(node, ast.Constant) or "." in text

@@ -16,6 +16,7 @@ from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_another
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
@@ -195,7 +196,7 @@ def _group(
 
 def _is_harmless(analysis: Analysis, scope: Scope, test: ast.expr) -> bool:
     """Return whether the other processes may leave a test out: it only looks, and runs nothing of the project."""
-    calls = [part for part in ast.walk(test) if isinstance(part, ast.Call)]
+    calls = [part for part in walk(test) if isinstance(part, ast.Call)]
     return all(_only_looks(analysis.called(call, scope)) for call in calls)
 
 

@@ -12,6 +12,7 @@ from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result, name_of
@@ -158,16 +159,16 @@ def is_asking(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 
 def _paths(analysis: Analysis, test: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
-    calls = [(part, scope) for part in ast.walk(test) if isinstance(part, ast.Call)]
+    calls = [(part, scope) for part in walk(test) if isinstance(part, ast.Call)]
     calls += _counted(analysis, test.left, scope) if isinstance(test, ast.Compare) else []
-    for part in ast.walk(test):
+    for part in walk(test):
         if isinstance(part, (ast.Name, ast.Attribute)):
             values = analysis.evaluate(part, scope)
             calls += [(v.call, v.scope) for v in values if isinstance(v, Result) and name_of(v) in EXISTS]
     for call, where in list(calls):
         for function in analysis.functions_called(call, where):
-            parts = [part for value in returns_of(function.node) for part in ast.walk(value)]
-            parts += [p for node in own_nodes(function.node) if isinstance(node, ast.If) for p in ast.walk(node.test)]
+            parts = [part for value in returns_of(function.node) for part in walk(value)]
+            parts += [p for node in own_nodes(function.node) if isinstance(node, ast.If) for p in walk(node.test)]
             calls += [(part, function.scope) for part in parts if isinstance(part, ast.Call)]
     return [(_path(analysis, call, where), where) for call, where in calls if is_asking(analysis, call, where)]
 

@@ -11,6 +11,7 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
@@ -183,7 +184,7 @@ def _saves_file(call: ast.Call) -> bool:
     """Return whether this is `image.save(path + ".png")` or `scripted.save("model.pt")`: an object of a library."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not call.args:
         return False
-    texts = (part.value for part in ast.walk(call.args[0]) if isinstance(part, ast.Constant))
+    texts = (part.value for part in walk(call.args[0]) if isinstance(part, ast.Constant))
     return any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts)
 
 

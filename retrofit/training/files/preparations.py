@@ -12,6 +12,7 @@ from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalClass, Result
@@ -63,7 +64,7 @@ def find_preparations(
         preparation = search.at(node, scope)
         if preparation is not None and not _is_taken_care_of(analysis, preparation):
             found.append(preparation)
-    whole = {part for p in found for statement in p.statements for part in ast.walk(statement) if part is not statement}
+    whole = {part for p in found for statement in p.statements for part in walk(statement) if part is not statement}
     return [p for p in found if p.statements[0] not in whole]
 
 
@@ -121,7 +122,7 @@ class _Search:
         keeps = any(self._keeps(call, where) for call, where in calls)
         if not keeps and not any(self._is_given_path(call, where, missing) for call, where in calls):
             return False
-        reads = [(part, missing.scope) for statement in missing.otherwise for part in ast.walk(statement)]
+        reads = [(part, missing.scope) for statement in missing.otherwise for part in walk(statement)]
         if isinstance(missing.node, ast.Try):
             return any(isinstance(part, ast.Call) for part, _ in reads)
         inside = {part for part, _ in made}
@@ -134,7 +135,7 @@ class _Search:
         if any(name.rpartition(".")[2].startswith("download") for name in names):
             return True
         if names & COMMANDS:
-            return not any("mkdir" in str(part.value) for part in ast.walk(call) if isinstance(part, ast.Constant))
+            return not any("mkdir" in str(part.value) for part in walk(call) if isinstance(part, ast.Constant))
         return isinstance(call.func, ast.Attribute) and call.func.attr in UNPACK_METHODS
 
     def _keeps(self, call: ast.Call, scope: Scope) -> bool:
@@ -206,7 +207,7 @@ class _Search:
             for v in self.analysis.evaluate(path, scope)
             if isinstance(v, (Result, Display))
         ]
-        own = {part for expression in (path, *made) for part in ast.walk(expression)}
+        own = {part for expression in (path, *made) for part in walk(expression)}
         names = {part.value for part in own if isinstance(part, ast.Constant) and _is_file_name(part.value)}
         for node, where in reached_nodes(self.analysis) if names else ():
             if not isinstance(node, ast.Constant) or node.value not in names or node in own or node in inside:
@@ -247,7 +248,7 @@ def _mentions(node: ast.AST, text: str) -> bool:
         given += [node.func.value] if isinstance(node.func, ast.Attribute) else []
     else:
         given = [node.value] if isinstance(node, (ast.Return, ast.Assign)) and node.value is not None else []
-    parts = (part for expression in given for part in ast.walk(expression) if isinstance(part, ast.expr))
+    parts = (part for expression in given for part in walk(expression) if isinstance(part, ast.expr))
     return any(ast.unparse(part) == text for part in parts)
 
 

@@ -12,6 +12,7 @@ from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_in
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -162,7 +163,7 @@ class Rereads:
         """Return what is written and not waited for after the calls of a statement, without those in its blocks."""
         blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody", "handlers")]
         inner = {part for block in blocks if isinstance(block, list) for part in block}  # no parts of `a if b else c`
-        own = [node for part in ast.iter_child_nodes(statement) if part not in inner for node in nodes_in(part)]
+        own = [node for part in children(statement) if part not in inner for node in nodes_in(part)]
         calls = [node for node in own if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset)):  # as they are run
             written = self._call(call, statement, scope, written)
@@ -221,7 +222,7 @@ class Rereads:
         for outer in scope.source.ancestors(statement):
             if outer is scope.node:
                 break
-            parts = ast.walk(outer.test) if isinstance(outer, (ast.If, ast.While)) else ()
+            parts = walk(outer.test) if isinstance(outer, (ast.If, ast.While)) else ()
             if any(isinstance(part, ast.Call) and self._asks_for_file(part, scope) for part in parts):
                 statement = outer  # type: ignore[assignment]
         return statement
@@ -235,7 +236,7 @@ class Rereads:
         if output.name in FOLDERS_MADE or output.name == "mkdir":
             return NOTHING
         if output.name in COMMANDS:
-            words = [part.value for part in ast.walk(call) if isinstance(part, ast.Constant)]
+            words = [part.value for part in walk(call) if isinstance(part, ast.Constant)]
             texts = [word for word in words if isinstance(word, str) and word.strip()]
             is_harmless = bool(texts) and texts[0].split()[0] in HARMLESS_COMMANDS
             return NOTHING if is_harmless else frozenset({ANY}).union(*(self._written_to(a, scope) for a in call.args))

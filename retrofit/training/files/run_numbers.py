@@ -14,6 +14,7 @@ from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -135,7 +136,7 @@ class _Search:
         found, is_reduced = 0, False
         if isinstance(value, ast.Call) and (value in self.outputs or self._makes(value, scope)):
             return 0
-        for part in ast.walk(value):
+        for part in walk(value):
             if isinstance(part, ast.Call):
                 functions = self.analysis.functions_called(part, scope)
                 found = max([found, *(self.returned.get(function.node, 0) for function in functions)])
@@ -165,10 +166,10 @@ class _Search:
 
     def _counted_by(self, loop: LoopNode, scope: Scope) -> set[str]:
         tests = [loop.test] if isinstance(loop, ast.While) else []
-        for part in ast.walk(loop):
-            leaves = isinstance(part, ast.If) and any(isinstance(s, (ast.Break, ast.Return)) for s in ast.walk(part))
+        for part in walk(loop):
+            leaves = isinstance(part, ast.If) and any(isinstance(s, (ast.Break, ast.Return)) for s in walk(part))
             tests += [part.test] if leaves else []  # type: ignore[attr-defined]
-        asking = [part for test in tests for part in ast.walk(test) if isinstance(part, ast.Call)]
+        asking = [part for test in tests for part in walk(test) if isinstance(part, ast.Call)]
         asked = loaded_names(part for part in asking if is_asking(self.analysis, part, scope))
         stored = stored_names([*loop.body, *([] if isinstance(loop, ast.While) else [loop.target])])
         return stored if asked & stored else set()
@@ -180,8 +181,8 @@ class _Search:
         for other in own_nodes(scope.node):
             if not isinstance(other, ast.If) or other.lineno > node.lineno:
                 continue
-            leaves = any(isinstance(part, (ast.Return, ast.Raise)) for part in ast.walk(other))
-            asks = any(isinstance(p, ast.Call) and is_asking(self.analysis, p, scope) for p in ast.walk(other.test))
+            leaves = any(isinstance(part, (ast.Return, ast.Raise)) for part in walk(other))
+            asks = any(isinstance(p, ast.Call) and is_asking(self.analysis, p, scope) for p in walk(other.test))
             if (other in around or leaves) and (asks or self._level(other.test, scope, levels)):
                 found.append(other)
         return found
@@ -236,7 +237,7 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> set[str]:
 
 
 def _has(node: ast.AST, names: Collection[str]) -> bool:
-    return any(_key(part) in names for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+    return any(_key(part) in names for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
 
 
 def _is_in_loop(node: ast.AST, scope: Scope) -> bool:
@@ -255,7 +256,7 @@ def _is_after(node: ast.AST, loop: LoopNode) -> bool:
 def _is_bound(name: str, test: ast.If, scope: Scope) -> bool:
     """Return whether a name has a value after an `if`, whichever way that goes."""
     branches = [test.body, test.orelse]
-    if all(any(name in _bound(part) for s in branch for part in ast.walk(s)) for branch in branches):
+    if all(any(name in _bound(part) for s in branch for part in walk(s)) for branch in branches):
         return True
     return any(
         name in _bound(node) for node in own_nodes(scope.node) if getattr(node, "lineno", test.lineno) < test.lineno

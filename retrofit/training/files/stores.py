@@ -10,6 +10,7 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import DATABASES, STORES
@@ -110,7 +111,7 @@ def _holder(scope: Scope, node: ast.expr) -> str | None:
 def _uses(scope: Scope, name: str) -> Iterator[ast.expr]:
     """Yield where a name is read, in the function that sets it and in those in it, or in the class of an attribute."""
     owner = scope.enclosing_class() if name.startswith("self.") else scope
-    for node in ast.walk((owner or scope).node) if name else ():
+    for node in walk((owner or scope).node) if name else ():
         is_read = isinstance(getattr(node, "ctx", None), ast.Load)
         if is_read and isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) == name:
             yield node

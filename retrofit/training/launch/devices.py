@@ -15,6 +15,7 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.sources import Origin, closure, functions_run, sources
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
@@ -250,7 +251,7 @@ def _always_runs(given: list[tuple[ast.Assign, Scope]], statement: ast.AST, scop
             return True
         if isinstance(outer, ast.If) and not is_main_guard(outer):
             other = outer.body if inner in outer.orelse else outer.orelse
-            others = {part for branch in other for part in ast.walk(branch)}
+            others = {part for branch in other for part in walk(branch)}
             if not any(made in others for made, _ in given):
                 return False
         elif isinstance(outer, (ast.Try, ast.For, ast.While)):

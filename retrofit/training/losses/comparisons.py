@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -128,7 +129,7 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     given = [call for model in project.models for call in model.calls if call.call in in_batches and call.call.args]
     calls = {call.call for call in given if call.method not in STATES}
     loops = {path.loops[0][0] for path in project.paths}
-    parts = [(part, where) for inner, where in _origins(project, node, scope) for part in ast.walk(inner)]
+    parts = [(part, where) for inner, where in _origins(project, node, scope) for part in walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
     return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
 
@@ -159,7 +160,7 @@ def _are_of_one_sample(project: Project, node: ast.AST, parts: tuple[ast.expr, .
         if loop is scope.node:
             return False
         if isinstance(loop, ast.For) and samples.goes_through(loop.iter, scope):
-            names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+            names = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
             return all(names & _names_within(project, part, scope, loop) for part in parts)
         if isinstance(loop, ast.For) and BATCH in project.batch_values.sources_of(loop.iter, scope):
             return all(_is_segment(project, part, scope, loop) for part in parts)
@@ -168,8 +169,8 @@ def _are_of_one_sample(project: Project, node: ast.AST, parts: tuple[ast.expr, .
 
 def _is_segment(project: Project, node: ast.expr, scope: Scope, loop: ast.For) -> bool:
     """Return whether an expression is computed from rows between two numbers that the batch has for each sample."""
-    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
-    parts = [part for step in _steps_within(project, node, scope, loop) for part in ast.walk(step)]
+    names = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
+    parts = [part for step in _steps_within(project, node, scope, loop) for part in walk(step)]
     cuts = [part.slice for part in parts if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice)]
     bounds = [(cut.lower, cut.upper) for cut in cuts if cut.lower is not None and cut.upper is not None]
     return any(all(names & _names_within(project, end, scope, loop) for end in ends) for ends in bounds)
@@ -182,7 +183,7 @@ def _names_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For)
 
 def _steps_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For) -> list[ast.AST]:
     """Return what an expression is computed from within a loop."""
-    inside = set(ast.walk(loop))
+    inside = set(walk(loop))
 
     def through(origin: Origin) -> list[Origin]:
         return [part for part in inputs(project.analysis, origin) if part.node in inside]
@@ -210,7 +211,7 @@ def _is_product(project: Project, node: ast.AST, scope: Scope) -> bool:
     Distances are also those of the points of one sample.
     """
     names = project.analysis.called(node, scope) if isinstance(node, ast.Call) else set()
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
+    calls = [part for part in walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)]
     dims = [dim for call in calls if call.func.attr in TRANSPOSES for dim in call.args]  # type: ignore[attr-defined]
     is_of_each = any(isinstance(dim, ast.UnaryOp) for dim in dims)  # transpose(-2, -1)
     return not is_of_each and not names & (DISTANCES | DISTANCES_WITHIN)
@@ -221,7 +222,7 @@ def _is_of_each_matrix(project: Project, node: ast.AST, pair: Pair, scope: Scope
     is_of_matrices = any(
         (isinstance(part, ast.Attribute) and part.attr == "mT")
         or (isinstance(part, ast.Call) and last_name(part) in TRANSPOSES and _swaps_last(part))
-        for part in ast.walk(node)
+        for part in walk(node)
     )
     return is_of_matrices and (number_of_axes(project.analysis, pair.left, scope) or 0) > 2
 
@@ -238,13 +239,13 @@ def _is_of_inputs(project: Project, node: ast.expr, scope: Scope) -> bool:
         return False  # a weight, or a state
     given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
     given -= {"self", *(name for name in given if _is_own_weight(project, name, node, scope))}
-    inner = [part for place, where in project.ranks.origins(node, scope) if where is scope for part in ast.walk(place)]
+    inner = [part for place, where in project.ranks.origins(node, scope) if where is scope for part in walk(place)]
     return any(isinstance(part, ast.Name) and part.id in given and not _tells_shape(part, scope) for part in inner)
 
 
 def _is_own_weight(project: Project, name: str, node: ast.expr, scope: Scope) -> bool:
     """Return whether a parameter gets nothing but weights of the module: parameters, or what no method of it sets."""
-    named = [part for part in ast.walk(node) if isinstance(part, ast.Name) and part.id == name]
+    named = [part for part in walk(node) if isinstance(part, ast.Name) and part.id == name]
     found = [part for first in named[:1] for part in origins(project.analysis, [Origin(first, scope)])]
     ends = [part for part in found[1:] if not sources(project.analysis, part)]
     return bool(ends) and all(
@@ -264,7 +265,7 @@ def _tells_shape(node: ast.Name, scope: Scope) -> bool:
 def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether what is compared comes from all processes, with the gradients of this one's own part at least."""
     for expression, where in project.ranks.origins(node, scope):
-        for part in ast.walk(expression):
+        for part in walk(expression):
             if isinstance(part, ast.Call) and project.leads_to_collective(part, where):
                 return not _drops_gradients(project, part, where)
             is_filled = isinstance(part, ast.Name) and part.id in where.entries  # parts[rank] = embeddings

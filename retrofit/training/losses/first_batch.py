@@ -13,6 +13,7 @@ from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.model.modules import is_module
@@ -84,7 +85,7 @@ def _first_time(node: ast.AST, scope: Scope, flags: set[str]) -> ast.AST | None:
 
 
 def _asks(node: ast.If, flags: set[str]) -> bool:
-    return any(isinstance(part, ast.Attribute) and part.attr in flags for part in ast.walk(node.test))
+    return any(isinstance(part, ast.Attribute) and part.attr in flags for part in walk(node.test))
 
 
 def _flags(project: Project, owner: Scope | None) -> set[str]:
@@ -120,7 +121,7 @@ def _is_constant(node: ast.AST) -> bool:
 
 def _batches(project: Project, value: ast.expr, scope: Scope, body: ast.AST) -> tuple[ast.Name, ...]:
     """Return the names, in the block, that bring what the function is given into the statistics that are written."""
-    inside = set(ast.walk(body))
+    inside = set(walk(body))
 
     def through(origin: Origin) -> list[Origin]:
         part = origin.node

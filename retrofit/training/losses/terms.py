@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, Result, Value
@@ -152,7 +153,7 @@ def loss_expressions(path: Path) -> Iterator[tuple[ast.expr, Scope]]:
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
 
     def computed_from(node: ast.expr) -> list[ast.expr]:
-        names = (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+        names = (part.id for part in walk(node) if isinstance(part, ast.Name))
         return [value for name in names for value in _assigned(name, frame.scope)]
 
     yield from ((node, frame.scope) for node in closure([call.func.value], computed_from))
@@ -163,7 +164,7 @@ def is_of_all(analysis: Analysis, distribution: Distribution, path: Path) -> boo
     return any(
         isinstance(node, ast.Call) and leads_to_samples(analysis, distribution, node, scope)
         for expression, scope in loss_expressions(path)
-        for node in ast.walk(expression)
+        for node in walk(expression)
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.data import GRAPH_LOADERS, LOADER_PARAMETERS, OF_GRAPHS
@@ -60,7 +61,7 @@ def _is_longest(call: ast.Call) -> bool:
     """Return whether this is `max(len(x) for x in batch)`, `max(lengths)` or `max(x.shape[0] for x in batch)`."""
     if last_name(call) != "max" or not isinstance(call.func, ast.Name) or len(call.args) != 1:
         return False
-    words = {last_name(part) for part in ast.walk(call.args[0])}
+    words = {last_name(part) for part in walk(call.args[0])}
     return bool(words & {"len", "shape", "size"}) or any("len" in word.lower() for word in words)
 
 
@@ -77,13 +78,13 @@ def _run_by_collate(project: Project, call: ast.Call, scope: Scope) -> list[tupl
     for value in analysis.evaluate(call.func, scope):
         if isinstance(value, LocalClass):  # class Loader(DataLoader): super().__init__(dataset, collate_fn=join)
             made = analysis.classes.method(value.scope, "__init__")
-            calls = [part for part in ast.walk(made.node) if isinstance(part, ast.Call)] if made else []
+            calls = [part for part in walk(made.node) if isinstance(part, ast.Call)] if made else []
             given += [(k.value, made.scope) for part in calls for k in part.keywords if k.arg == "collate_fn" and made]
     values = [value for node, where in given for value in analysis.evaluate(node, where)]
     functions = [value for value in values if isinstance(value, LocalFunction)]
     objects = [analysis.classes.method(value.scope, "__call__") for value in values if isinstance(value, Instance)]
     starts = [function for function in (*functions, *objects) if function is not None]
-    return list(nodes_run(analysis, [(node, f.scope) for f in starts for node in ast.iter_child_nodes(f.node)]))
+    return list(nodes_run(analysis, [(node, f.scope) for f in starts for node in children(f.node)]))
 
 
 def _is_join(project: Project, call: ast.Call, scope: Scope) -> bool:

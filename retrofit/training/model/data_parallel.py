@@ -9,6 +9,7 @@ import ast
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalClass
@@ -100,7 +101,7 @@ def added_to_wrapper(analysis: Analysis, call: ast.Call, scope: Scope) -> list[s
 
 def _only_looks_up(owner: Scope, name: str) -> bool:
     """Return whether this is a `__getattr__`, or an `__init__`, that only asks the parent or the module."""
-    parts = [part for binding in owner.bindings[name] for part in ast.walk(binding.node)]
+    parts = [part for binding in owner.bindings[name] for part in walk(binding.node)]
     functions = [part.func for part in parts if isinstance(part, ast.Call)]
     asked = {function.attr if isinstance(function, ast.Attribute) else ast.unparse(function) for function in functions}
     is_set = any(isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) for part in parts)

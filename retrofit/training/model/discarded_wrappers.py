@@ -11,6 +11,7 @@ from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.stored import ScopedName
 from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -70,7 +71,7 @@ def _targets(statement: ast.Assign) -> Iterator[ast.expr]:
 
 def _wraps(project: Project, statement: ast.Assign, scope: Scope) -> bool:
     calls = {site.call for site in project.wrapping.sites}
-    holds_call = any(part in calls for part in ast.walk(statement.value))
+    holds_call = any(part in calls for part in walk(statement.value))
     return holds_call or project.wrapping.wrapped(statement.value, scope) is not None
 
 

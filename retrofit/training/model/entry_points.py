@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import is_method, last_name
 from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.calls.graph import functions_reached
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.modules import MODULE_CONTAINERS, PARAMETER_CLASSES, PARAMETERS, PARAMETERS_OF_LAYERS
@@ -88,7 +89,7 @@ def _is_listing(node: ast.expr) -> bool:
     if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
         (first, *_) = node.generators
         is_same = isinstance(node.elt, ast.Name) and node.elt.id in {
-            part.id for part in ast.walk(first.target) if isinstance(part, ast.Name)
+            part.id for part in walk(first.target) if isinstance(part, ast.Name)
         }
         return is_same and _is_listing(first.iter)
     return isinstance(node, (ast.List, ast.Tuple)) and all(_is_listing(part) for part in node.elts)
@@ -104,7 +105,7 @@ def _reads_parameters(project: Project, function: LocalFunction) -> bool:
 
 def _is_learnt(project: Project, node: ast.AST, scope: Scope) -> bool:
     if isinstance(node, (ast.For, ast.comprehension)):  # `for layer in self.layers: x = layer(x)`
-        parts = (part for part in ast.walk(node.iter) if isinstance(part, ast.Attribute))
+        parts = (part for part in walk(node.iter) if isinstance(part, ast.Attribute))
         return any(project.analysis.named(part, scope) & MODULE_CONTAINERS for part in parts)
     if isinstance(node, ast.Call):
         is_listing = isinstance(node.func, ast.Attribute) and node.func.attr in PARAMETERS

@@ -6,6 +6,7 @@ import ast
 
 from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path
 from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
@@ -46,7 +47,7 @@ def may_switch_on(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
         if isinstance(outer, FUNCTIONS):
             where = analysis.scope_of_node[outer].parent or scope
             decorators = getattr(outer, "decorator_list", [])
-            parts = [part for node in decorators for part in ast.walk(node) if isinstance(part, ast.expr)]
+            parts = [part for node in decorators for part in walk(node) if isinstance(part, ast.expr)]
             return any(_switches_on(analysis, part, where) for part in parts)
     return False
 
@@ -75,7 +76,7 @@ def evaluates(analysis: Analysis, path: Path) -> bool:
 
 
 def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
-    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(loop) if isinstance(node, ast.Call)]
     return any(
         isinstance(inner.func, ast.Attribute) and inner.func.attr == "step"
         for call in calls
@@ -101,8 +102,8 @@ def switches_on(analysis: Analysis, root: ast.AST, scope: Scope) -> bool:
     That needs no gradients around it: `enable_grad`, `set_grad_enabled(True)`, `inference_mode(False)`,
     `autograd.grad`, `loss.backward()`, a function decorated so, and libraries of attacks.
     """
-    nodes = [(node, scope) for node in ast.walk(root)]
-    calls = [(node, scope) for node in ast.walk(root) if isinstance(node, ast.Call)]
+    nodes = [(node, scope) for node in walk(root)]
+    calls = [(node, scope) for node in walk(root) if isinstance(node, ast.Call)]
     for function in functions_reached(analysis, calls):
         nodes += [(node, function.scope) for node in own_nodes(function.node)]
         nodes += [(node, function.scope.parent or scope) for node in _decorators(function)]
@@ -111,7 +112,7 @@ def switches_on(analysis: Analysis, root: ast.AST, scope: Scope) -> bool:
 
 def _decorators(function: LocalFunction) -> list[ast.expr]:
     decorators = getattr(function.node, "decorator_list", [])
-    return [part for node in decorators for part in ast.walk(node) if isinstance(part, ast.expr)]
+    return [part for node in decorators for part in walk(node) if isinstance(part, ast.expr)]
 
 
 def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

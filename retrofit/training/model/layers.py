@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, Result
@@ -65,7 +66,7 @@ def _calls_in(analysis: Analysis, code: ast.AST, scope: Scope) -> Iterator[tuple
 
 
 def _inside(analysis: Analysis, root: ast.AST) -> Iterable[ast.AST]:
-    return own_nodes(root) if root in analysis.scope_of_node else ast.walk(root)  # type: ignore[arg-type]
+    return own_nodes(root) if root in analysis.scope_of_node else walk(root)  # type: ignore[arg-type]
 
 
 def _code_run(analysis: Analysis, code: Code) -> Iterator[Code]:

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, Value
@@ -55,7 +56,7 @@ def _is_never_given(analysis: Analysis, origin: Origin) -> bool:
     if owner is None or not analysis.classes.bases(owner) & WITH_MAX_NORM.keys():
         return False
     kinds = {owner, *analysis.classes.derived(owner)}
-    calls = [node for kind in kinds for node in ast.walk(kind.node) if isinstance(node, ast.Call)]
+    calls = [node for kind in kinds for node in walk(kind.node) if isinstance(node, ast.Call)]
     set_up = [call for call in calls if last_name(call) == "__init__"]
     made = [
         node

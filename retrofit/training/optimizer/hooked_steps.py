@@ -9,6 +9,7 @@ from functools import partial
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
@@ -73,7 +74,7 @@ def _kept_by(function: LocalFunction) -> Iterator[str]:
             is_method = isinstance(node.func, ast.Attribute) and node.args
             targets = [node.func.value] if is_method else []  # type: ignore[attr-defined]
             targets += [part for part in node.args if isinstance(part, (ast.Attribute, ast.Subscript))]
-        own = {argument.arg for argument in ast.walk(function.node) if isinstance(argument, ast.arg)}
+        own = {argument.arg for argument in walk(function.node) if isinstance(argument, ast.arg)}
         yield from {_name(target) for target in targets} - own - UPDATED - PARAMETERS_OF_LAYERS - {""}
 
 
@@ -102,7 +103,7 @@ def _updates(node: ast.AST, scope: Scope) -> list[ast.expr]:
 
 
 def _has(node: ast.AST, attributes: Iterable[str]) -> bool:
-    return any(isinstance(part, ast.Attribute) and part.attr in attributes for part in ast.walk(node))
+    return any(isinstance(part, ast.Attribute) and part.attr in attributes for part in walk(node))
 
 
 def _steps(scope: Scope) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result
@@ -96,9 +97,9 @@ def _is_only_shown(analysis: Analysis, call: ast.Call, scope: Scope, shown: Coll
     """Return whether nothing but output gets what is computed from a call."""
     statement = scope.source.statement(call)
     if isinstance(statement, ast.Expr):
-        return any(node in shown for node in ast.walk(statement))
+        return any(node in shown for node in walk(statement))
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    names = {name_in(part) for target in targets for part in ast.walk(target)} - {""}
+    names = {name_in(part) for target in targets for part in walk(target)} - {""}
     known = list(users(analysis, scope, names)) if names else []
     return bool(known) and all(_shows(_with_loops(part), shown) for part in known)
 
@@ -106,7 +107,7 @@ def _is_only_shown(analysis: Analysis, call: ast.Call, scope: Scope, shown: Coll
 def _with_loops(known: Known) -> Known:
     """Return the names with those of loops over the values, and of what is computed from these."""
     loops = [node for node in own_nodes(known.scope.node) if isinstance(node, ast.For) and known.holds(node.iter)]
-    more = {name_in(part) for loop in loops for part in ast.walk(loop.target)} - {""}
+    more = {name_in(part) for loop in loops for part in walk(loop.target)} - {""}
     return spread(known.scope, known.names | more)
 
 
@@ -117,11 +118,11 @@ def _shows(known: Known, shown: Collection[ast.AST]) -> bool:
         if not isinstance(node, SIMPLE) or not known.holds(node):
             continue
         if isinstance(node, ast.Assign):
-            parts = [part for target in node.targets for part in ast.walk(target)]
+            parts = [part for target in node.targets for part in walk(target)]
         else:
             parts = [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
         if any(isinstance(part, (ast.Attribute, ast.Subscript)) for part in parts):
             return False
-        if isinstance(node, ast.Expr) and not any(part in shown for part in ast.walk(node)):
+        if isinstance(node, ast.Expr) and not any(part in shown for part in walk(node)):
             return False
     return True

@@ -7,6 +7,7 @@ import ast
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -174,5 +175,5 @@ def _reads_groups(node: ast.AST) -> bool:
     return any(
         (isinstance(part, ast.Attribute) and part.attr == "param_groups")
         or (isinstance(part, ast.Subscript) and _key(part) == "param_groups")
-        for part in ast.walk(node)
+        for part in walk(node)
     )

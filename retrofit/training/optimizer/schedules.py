@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result, Values
@@ -126,7 +127,7 @@ def single_process_sizes(
     only what is known to be a length.
     """
     origins = project.ranks.origins(length, scope)
-    nodes = [(node, where) for expression, where in origins for node in ast.walk(expression)]
+    nodes = [(node, where) for expression, where in origins for node in walk(expression)]
     is_rate = isinstance(scope.source.parents.get(length), ast.Assign)
     for size in sizes:
         found = [
@@ -152,7 +153,7 @@ def counts_batches(project: Project, division: ast.BinOp, scope: Scope, sizes: l
 
 def is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
     """Return whether a number is, or comes from, the length of something."""
-    parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in ast.walk(node))
+    parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in walk(node))
     return any(last_name(part) in ("len", "shape", "size") for part in parts if isinstance(part, ast.expr))
 
 
@@ -178,7 +179,7 @@ def _is_of_processes(project: Project, node: ast.AST, scope: Scope, size: tuple[
         return False
     if WORLD_SIZE not in project.ranks.sources_of(node, scope) or is_same(project.analysis, (node, scope), size):
         return False
-    origins = ((part, where) for inner, where in project.ranks.origins(node, scope) for part in ast.walk(inner))
+    origins = ((part, where) for inner, where in project.ranks.origins(node, scope) for part in walk(inner))
     return not any(is_call_of(project, place, "len") for place in origins)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Item, name_of
 from retrofit.training.torch_api.randomness import PICKS
@@ -70,5 +71,5 @@ def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
     return is_drawn(project, node, scope) and not any(
         isinstance(part, ast.Call) and gives_the_same(project.analysis.called(part, where))
         for origin, where in project.ranks.origins(node, scope)
-        for part in ast.walk(origin)
+        for part in walk(origin)
     )

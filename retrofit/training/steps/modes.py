@@ -7,6 +7,7 @@ import ast
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -32,7 +33,7 @@ def mode_before(source: Source, node: ast.AST, name: str) -> ast.expr | None:
 
 
 def _calls(statement: ast.AST, name: str) -> list[ast.Call]:
-    return [part for part in ast.walk(statement) if isinstance(part, ast.Call) and _sets_mode(part, name)]
+    return [part for part in walk(statement) if isinstance(part, ast.Call) and _sets_mode(part, name)]
 
 
 def _sets_mode(call: ast.Call, name: str) -> bool:

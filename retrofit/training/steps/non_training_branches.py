@@ -7,6 +7,7 @@ import ast
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.branches import branches_around
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
+from retrofit.analysis.nodes import walk
 
 
 def is_aside(source: Source, node: ast.AST, loop: ast.stmt) -> bool:
@@ -17,17 +18,17 @@ def is_aside(source: Source, node: ast.AST, loop: ast.stmt) -> bool:
 
 def trains(block: list[ast.stmt]) -> bool:
     """Return whether statements compute gradients themselves."""
-    calls = (part for statement in block for part in ast.walk(statement) if isinstance(part, ast.Call))
+    calls = (part for statement in block for part in walk(statement) if isinstance(part, ast.Call))
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "backward" for call in calls)
 
 
 def _is_apart(loop: ast.stmt, branch: list[ast.stmt], start: ast.stmt) -> bool:
     own = _made_from(branch, start)
-    inside = {part for statement in branch for part in ast.walk(statement)}
+    inside = {part for statement in branch for part in walk(statement)}
     if trains(branch):
         return False
     targets = stored_names([loop.target]) if isinstance(loop, ast.For) else set()
-    names = [part for part in ast.walk(loop) if isinstance(part, ast.Name) and part.id in own and part not in inside]
+    names = [part for part in walk(loop) if isinstance(part, ast.Name) and part.id in own and part not in inside]
     last = branch[-1].end_lineno or branch[-1].lineno
     for name in names:
         if isinstance(name.ctx, ast.Load) and (name.lineno > last or not _is_set_before(names, name, targets)):
@@ -39,7 +40,7 @@ def _made_from(branch: list[ast.stmt], start: ast.stmt) -> set[str]:
     """Return the names that hold what `start` sets, or what a branch computes from that."""
     own = stored_names([start])
     for statement in branch:
-        for part in ast.walk(statement):
+        for part in walk(statement):
             if isinstance(part, (ast.Assign, ast.AugAssign, ast.For)) and loaded_names([part]) & own:
                 own |= stored_names([part])
     return own

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Union
 
 from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 
@@ -38,7 +39,7 @@ def leaves_or_trains(project: Project, node: Test, scope: Scope) -> bool:
         and not all(runs_on_one(project.analysis, scope, part) for part in getattr(statement, "body", [statement]))
     ]
     in_loop = any(isinstance(outer, LOOPS) for outer in scope.source.ancestors(node))
-    inside = [part for statement in block for part in ast.walk(statement)]
+    inside = [part for statement in block for part in walk(statement)]
     if any(isinstance(part, ast.Break) or (in_loop and isinstance(part, ast.Return)) for part in inside):
         return True
     calls = [part for part in inside if isinstance(part, ast.Call)]
@@ -51,5 +52,5 @@ def leaves_or_trains(project: Project, node: Test, scope: Scope) -> bool:
 
 def _is_of_batch(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether a statement uses something that is computed from a batch of the training."""
-    names = (part for part in ast.walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
+    names = (part for part in walk(statement) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load))
     return any(BATCH in project.batch_values.sources_of(name, scope) for name in names)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.flow.name_uses import stored_names
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import NUMBERS
@@ -40,10 +41,10 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
         if isinstance(node, ast.Assign) and _names_outside_reads(node.value, losses) & batch:
             batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
         elif isinstance(node, ast.If) and _leaves_out(node):
-            deciding = [part for part in ast.walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
-            read = [part for part in ast.walk(node.test) if _is_read(part, losses)]
+            deciding = [part for part in walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
+            read = [part for part in walk(node.test) if _is_read(part, losses)]
             read += _of_all_ranks(analysis, node.test, frame.scope)
-            deciding = [part for part in deciding if not any(part in ast.walk(call) for call in read)]
+            deciding = [part for part in deciding if not any(part in walk(call) for call in read)]
             if deciding:
                 is_loss = all(name.id in losses for name in deciding)
                 yield Skip(node, frame.scope, tuple(deciding) if is_loss else ())
@@ -71,13 +72,13 @@ def _is_read(node: ast.AST, losses: set[str]) -> bool:
 
 def _names_outside_reads(node: ast.expr, losses: set[str]) -> set[str]:
     """Return the names that an expression loads, but for those in `loss.item()`."""
-    reads = {name for part in ast.walk(node) if _is_read(part, losses) for name in ast.walk(part)}
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part not in reads}
+    reads = {name for part in walk(node) if _is_read(part, losses) for name in walk(part)}
+    return {part.id for part in walk(node) if isinstance(part, ast.Name) and part not in reads}
 
 
 def _of_all_ranks(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.Call]:
     """Return the calls in an expression that give every rank the same: rd.reduce_loss(loss)."""
-    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    calls = (part for part in walk(node) if isinstance(part, ast.Call))
     return [call for call in calls if analysis.called(call, scope) & AGREEING]
 
 
@@ -90,7 +91,7 @@ def _batch_names(analysis: Analysis, loop: ast.For, scope: Scope) -> set[str]:
 
 
 def _calls(node: ast.expr, names: set[str]) -> bool:
-    return any(isinstance(part, ast.Call) and getattr(part.func, "id", "") in names for part in ast.walk(node))
+    return any(isinstance(part, ast.Call) and getattr(part.func, "id", "") in names for part in walk(node))
 
 
 def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
@@ -101,7 +102,7 @@ def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
         if isinstance(node, ast.stmt):
             yield node
         if not isinstance(node, LOOPS):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
 
 
 def _leaves_out(node: ast.If) -> bool:
@@ -112,5 +113,5 @@ def _leaves_out(node: ast.If) -> bool:
 
 
 def _computes_gradients(branch: list[ast.stmt]) -> bool:
-    parts = (part for statement in branch for part in ast.walk(statement))
+    parts = (part for statement in branch for part in walk(statement))
     return any(isinstance(part, ast.Attribute) and part.attr == "backward" for part in parts)

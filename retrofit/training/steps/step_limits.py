@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.files.source import Place
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope, own_nodes
 
@@ -81,7 +82,7 @@ def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> 
             yield bound, loop.iter, scope
     elif not in_passes or not isinstance(loop.test, (ast.Name, ast.Constant)):
         yield from _compared(project, loop.test, scope)
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if isinstance(node, ast.If) and any(_leaves(project, part, scope) for part in node.body):
             yield from _compared(project, node.test, scope)
 
@@ -96,9 +97,9 @@ def _limits_in_calls(project: Project, loops: list[tuple[LoopNode, Frame]]) -> I
 
 def _flags(project: Project, loop: LoopNode, scope: Scope) -> Iterator[str]:
     """Yield the names of what a loop ends by: `while not self.done`, `if stop: break`."""
-    tests = [node.test for node in ast.walk(loop) if isinstance(node, ast.If) and isinstance(node.body[-1], LEAVING)]
+    tests = [node.test for node in walk(loop) if isinstance(node, ast.If) and isinstance(node.body[-1], LEAVING)]
     tests += [loop.test] if isinstance(loop, ast.While) else []
-    for part in (part for test in tests for part in ast.walk(test)):
+    for part in (part for test in tests for part in walk(test)):
         if isinstance(part, (ast.Name, ast.Attribute)):
             yield last_name(part)
 
@@ -127,7 +128,7 @@ def _run_in_passes(project: Project) -> set[tuple[ast.AST, Scope]]:
 
 def _compared(project: Project, test: ast.expr, scope: Scope) -> Iterator[Bound]:
     """Yield what a test compares a counter of steps with, also in a function that it calls: `if self.is_over():`."""
-    for node, where in ((node, where) for part, where in _tested(project, test, scope) for node in ast.walk(part)):
+    for node, where in ((node, where) for part, where in _tested(project, test, scope) for node in walk(part)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ORDERS):
             left, right = node.left, node.comparators[0]
             for counter, bound in ((left, right), (right, left)):
@@ -208,11 +209,11 @@ def _around_micro_batches(project: Project, loops: list[tuple[LoopNode, Frame]])
     if outer is None or not isinstance(inner, ast.For) or range_end(project, inner.iter, frame.scope) is None:
         return
     if _makes_step(outer) and not _makes_step(inner) and not _is_pass(project, inner, frame.scope):
-        yield from ast.walk(outer)
+        yield from walk(outer)
 
 
 def _makes_step(loop: LoopNode) -> bool:
-    return any(isinstance(part, ast.Call) and last_name(part) == "step" for part in ast.walk(loop))
+    return any(isinstance(part, ast.Call) and last_name(part) == "step" for part in walk(loop))
 
 
 def range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
@@ -234,15 +235,15 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
         return True
     uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
     if isinstance(loop, ast.While) or not uses:  # while batch is not None: ... batch = prefetcher.next()
-        return bool(uses) and any(isinstance(part, ast.IsNot) for part in ast.walk(loop.test))  # type: ignore[union-attr]
-    inside = {part for node in _gone_through(project, loop, scope) for part in ast.walk(node)}
+        return bool(uses) and any(isinstance(part, ast.IsNot) for part in walk(loop.test))  # type: ignore[union-attr]
+    inside = {part for node in _gone_through(project, loop, scope) for part in walk(node)}
     return any(use.expression in inside for use in uses) and not _is_endless(project, loop.iter, scope)
 
 
 def _gone_through(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> Iterator[ast.expr]:
     """Yield what a loop goes through, and what the names in it mean: `bar = tqdm(loader)` before it."""
     yield loop.iter
-    names = [part for part in ast.walk(loop.iter) if isinstance(part, ast.Name)]
+    names = [part for part in walk(loop.iter) if isinstance(part, ast.Name)]
     made = (binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope))
     yield from (value for value in made if value is not None)
 
@@ -253,18 +254,18 @@ def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope
     nodes = {draw.node for draw in cut} | {size for draw in cut for size, _ in draw.sizes}
     if not nodes:
         return False
-    inside = set(ast.walk(loop.iter))
+    inside = set(walk(loop.iter))
     for part in [part for part in inside if isinstance(part, ast.Call)]:
         for function in project.analysis.functions_called(part, scope):
             inside |= set(own_nodes(function.node))
     names = {part for part in inside if isinstance(part, ast.Name)}
     bound = [binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope)]
-    return not nodes.isdisjoint(inside | {part for value in bound if value is not None for part in ast.walk(value)})
+    return not nodes.isdisjoint(inside | {part for value in bound if value is not None for part in walk(value)})
 
 
 def _is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
     """Return whether something that is iterated never ends: cycle(loader), a generator with `while True`."""
-    calls = [part for part in ast.walk(iterated) if isinstance(part, ast.Call)]
+    calls = [part for part in walk(iterated) if isinstance(part, ast.Call)]
     for part, where in project.ranks.origins(iterated, scope):
         calls += [part] if isinstance(part, ast.Call) and where is scope else []
     return any(repeats(project.analysis, call, scope) for call in calls)
@@ -295,7 +296,7 @@ def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -
         and isinstance(part.op, (ast.Div, ast.FloorDiv))
         and has_loader_length(project, part.right, where)
         for node, where in places
-        for part in ast.walk(node)
+        for part in walk(node)
     )
 
 
@@ -306,7 +307,7 @@ def has_loader_length(project: Project, node: ast.expr, scope: Scope) -> bool:
         and part.args
         and _is_loader(project, part.args[0], where)
         for expression, where in project.ranks.origins(node, scope)
-        for part in ast.walk(expression)
+        for part in walk(expression)
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.files.source import Place
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
@@ -100,7 +101,7 @@ def _has_counter(project: Project, node: ast.expr, scope: Scope) -> bool:
     return any(
         isinstance(part, (ast.Name, ast.Attribute)) and counts_steps(project, part, where)
         for origin, where in project.ranks.origins(node, scope)
-        for part in ast.walk(origin)
+        for part in walk(origin)
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..loops import Frame, LoopNode, Path, exclude_each_other
@@ -33,7 +34,7 @@ def _apart(frame: Frame, loop: LoopNode) -> Iterator[ast.AST]:
             truth = conditions.truth(node.test)
             if truth is not None:
                 taken, other = (_parts(node.body), _parts(node.orelse))[:: 1 if truth else -1]
-                yield from (inner for part in other for inner in ast.walk(part))
+                yield from (inner for part in other for inner in walk(part))
                 yield from _overwritten(frame.scope, node, taken, loop)
 
 
@@ -125,7 +126,7 @@ class _Conditions:
     def _is_stable(self, test: ast.expr) -> bool:
         """Return whether a test has one outcome from before the loop to its end: nothing sets what it reads."""
         source = self.scope.source
-        for part in ast.walk(test):
+        for part in walk(test):
             if isinstance(part, (ast.Call, ast.NamedExpr, ast.Await, ast.Subscript)):
                 return False
             if isinstance(part, ast.Name):

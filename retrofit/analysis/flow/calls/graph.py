@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from ...calls import CallSite
+from ...nodes import children
 from ...scopes import FUNCTIONS, Scope, own_nodes
 from ...values.inference import Analysis
 from ...values.kinds import LocalFunction
@@ -59,7 +60,7 @@ def nodes_in(root: ast.AST) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting += reversed(list(ast.iter_child_nodes(node)))
+            waiting += reversed(children(node))
 
 
 def with_called(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -33,7 +34,7 @@ def gives_cut(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 def steps_in_each(path: Path) -> bool:
     """Return whether the optimizer makes a step in each turn of the innermost loop: its turns are batches, no parts."""
     loop, outer = path.loops[0]
-    parts = list(ast.walk(loop))
+    parts = list(walk(loop))
     for frame in path.frames:
         if frame.scope is outer.scope:
             break
@@ -55,8 +56,8 @@ def is_of_rollout(project: Project) -> bool:
 
 def _is_cut(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        targets = {part.id for part in ast.walk(node.generators[0].target) if isinstance(part, ast.Name)}
-        return any(_is_bound_by(part, targets) for part in ast.walk(node.elt))
+        targets = {part.id for part in walk(node.generators[0].target) if isinstance(part, ast.Name)}
+        return any(_is_bound_by(part, targets) for part in walk(node.elt))
     if not isinstance(node, ast.Call):
         return False
     names = analysis.called(node, scope)
@@ -80,5 +81,5 @@ def _is_cut_by_method(analysis: Analysis, node: ast.Call, scope: Scope, names: s
 def _is_bound_by(node: ast.AST, targets: set[str]) -> bool:
     """Return whether this is a slice of which both bounds depend on what a list goes through."""
     bounds = bounds_of(node)
-    named = [{part.id for part in ast.walk(bound) if isinstance(part, ast.Name)} for bound in bounds or ()]
+    named = [{part.id for part in walk(bound) if isinstance(part, ast.Name)} for bound in bounds or ()]
     return bool(named) and all(names & targets for names in named)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.stored import ScopedName, own_variable
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -30,7 +31,7 @@ NOT_BETWEEN_EPOCHS = frozenset({"__init__", "__getitem__", "__iter__"})
 def data_sets_drawn_again(project: Project) -> list[Place]:
     """Return the calls, in the loops around the batches, by which the samples of a training loader are drawn."""
     drawn_from = [loop.iter for loop in project.batch_values.loops if isinstance(loop, ast.For)]  # once for all batches
-    batches = {node for node, _ in project.in_batches} - {part for node in drawn_from for part in ast.walk(node)}
+    batches = {node for node, _ in project.in_batches} - {part for node in drawn_from for part in walk(node)}
     again = {node: scope for node, scope in project.in_loops if isinstance(node, ast.Call) and node not in batches}
     found: dict[ast.Call, Scope] = {}
     variables: set[ScopedName] = set()

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.sources import Origin, functions_run, origins
 from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.randomness import DRAWS
@@ -81,7 +82,7 @@ def _counts(function: LocalFunction, name: str, draws: Collection[Place]) -> boo
             count = gone_through.args[0]
             body = node if isinstance(node, ast.For) else function.scope.source.parents[node]
             if isinstance(count, ast.Name) and count.id == name:
-                return any(part is call for part in ast.walk(body) for call, _ in draws)
+                return any(part is call for part in walk(body) for call, _ in draws)
     return False
 
 

@@ -17,6 +17,7 @@ from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.draws import FOLDS
@@ -81,7 +82,7 @@ class Draws:
     @property
     def split_sizes(self) -> list[Place]:
         """The reads of the batch size in what is split already."""
-        calls = [(part, scope) for node, scope in self.split.items() for part in ast.walk(node)]
+        calls = [(part, scope) for node, scope in self.split.items() for part in walk(node)]
         return [(c.args[0], s) for c, s in calls if isinstance(c, ast.Call) and last_name(c) == "batch_of_ranks"]
 
     @property
@@ -274,9 +275,9 @@ class _Search:
     def _is_cut_again(self, found: Slice) -> bool:
         """Return whether a loop around the backward call goes through a batch in steps."""
         loops = [loop for loop, _ in self.path.loops if isinstance(loop, ast.For)]
-        targets = {part.id for loop in loops for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+        targets = {part.id for loop in loops for part in walk(loop.target) if isinstance(part, ast.Name)}
         bounds = bounds_of(found.node)
-        parts = ast.walk(bounds[0]) if bounds is not None else ()
+        parts = walk(bounds[0]) if bounds is not None else ()
         return any(isinstance(part, ast.Name) and part.id in targets for part in parts)
 
     def _is_choice_of_draw(self, node: ast.Subscript, scope: Scope) -> bool:
@@ -311,7 +312,7 @@ class _Search:
 
     def _is_chosen_by_training(self, node: ast.expr, scope: Scope) -> str:
         """Return what of the training a draw depends on: a buffer that it fills, what its model computes."""
-        drawn = (Origin(part, scope) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        drawn = (Origin(part, scope) for part in children(node) if isinstance(part, ast.expr))
         for origin in origins(self.analysis, drawn, lambda found: list(inputs(self.analysis, found))):
             if origin.node in self.model_calls:
                 return "what the model has computed"
@@ -357,7 +358,7 @@ class _Search:
     def _drawn_by_sample(self) -> Iterator[Problem]:
         """Yield the draws that are made once for each sample of a batch, of so many numbers as the sample needs."""
         for node, scope, sizes in ((d.node, d.scope, d.sizes) for d in self.batches.values() if d.kind == RANDOM):
-            is_measured = any(is_about_shape(part) for part in ast.walk(sizes[0][0]))
+            is_measured = any(is_about_shape(part) for part in walk(sizes[0][0]))
             if isinstance(sizes[0][0], ast.Constant) or (is_named(self.analysis, *sizes[0]) and not is_measured):
                 continue
             if is_repeated(self.analysis, node, scope, self.around, self.followed):

@@ -7,6 +7,7 @@ import ast
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item, Result, Value
@@ -30,7 +31,7 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
         if gives_batches(analysis, *place) or _is_cut_for(analysis, path, place):
             return [place]
     found = []
-    for node in ast.walk(loop):
+    for node in walk(loop):
         if isinstance(node, ast.Call) and node.args and "next" in analysis.called(node, frame.scope):
             place = _inside(analysis, node.args[0], frame.scope)
             if gives_batches(analysis, *place):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -37,7 +38,7 @@ def _is_in_loop(node: ast.AST, scope: Scope, around: Collection[ast.AST]) -> boo
 
 
 def _gives_in_turn(loop: ast.AST) -> bool:
-    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(loop))
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in walk(loop))
 
 
 def _is_gone_through(inner: ast.AST, loop: ast.AST) -> bool:

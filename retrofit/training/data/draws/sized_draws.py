@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -87,7 +88,7 @@ def dimensions_of(analysis: Analysis, node: ast.expr, scope: Scope) -> int:
     shape = shape_of(analysis, node, scope)
     if isinstance(shape, (ast.Tuple, ast.List)):
         return len(shape.elts)
-    outer = next((part for part in ast.walk(node) if isinstance(part, ast.Call) and shape in part.args), None)
+    outer = next((part for part in walk(node) if isinstance(part, ast.Call) and shape in part.args), None)
     is_spread = outer is not None and shape is outer.args[0] and last_name(outer) in SPREAD
     return len(outer.args) if is_spread and outer is not None else 1
 
@@ -149,7 +150,7 @@ def _length_of_list(analysis: Analysis, node: ast.ListComp, scope: Scope) -> ast
     is_plain = len(node.generators) == 1 and not node.generators[0].ifs and isinstance(drawn, ast.Call)
     if not is_plain or "range" not in analysis.called(drawn, scope) or len(drawn.args) != 1:  # type: ignore[arg-type, attr-defined]
         return None
-    draws = any(_draws_one(analysis, part, scope) for part in ast.walk(node.elt))
+    draws = any(_draws_one(analysis, part, scope) for part in walk(node.elt))
     return drawn.args[0] if draws else None  # type: ignore[attr-defined]
 
 

@@ -10,6 +10,7 @@ from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure, functions_run
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
@@ -102,7 +103,7 @@ def range_of(analysis: Analysis, loop: ast.For, scope: Scope) -> ast.Call | None
         held = bindings_of(analysis, gone_through, scope)
         if len(held) == 1 and isinstance(held[0][0].value, ast.Call) and not held[0][0].path:
             gone_through, scope = held[0][0].value, held[0][1]
-    for part in ast.walk(gone_through):
+    for part in walk(gone_through):
         if isinstance(part, ast.Call) and analysis.called(part, scope) & NUMBERS:
             return part
     return None
@@ -170,7 +171,7 @@ def _arithmetic(analysis: Analysis, starts: list[Place], width: Place | None = N
         if isinstance(node, (ast.Name, ast.Attribute)):
             yield from _values_of(analysis, node, scope)
         elif isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp)):
-            yield from ((part, scope) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+            yield from ((part, scope) for part in children(node) if isinstance(part, ast.expr))
         elif isinstance(node, ast.IfExp):
             yield from ((part, scope) for part in (node.body, node.orelse))
         elif isinstance(node, ast.Call):
@@ -205,9 +206,9 @@ def _values_of(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope)
 def _compared(node: ast.expr, moved: ast.AugAssign, scope: Scope) -> Iterator[Place]:
     """Yield the sides of the comparisons by which the `while` around `i += size` ends."""
     outer = next((part for part in scope.source.ancestors(moved) if isinstance(part, (*FUNCTIONS, ast.While))), None)
-    tests = ast.walk(outer.test) if isinstance(outer, ast.While) else ()
+    tests = walk(outer.test) if isinstance(outer, ast.While) else ()
     for test in (test for test in tests if isinstance(test, ast.Compare)):
-        if any(ast.dump(part) == ast.dump(node) for part in ast.walk(test)):
+        if any(ast.dump(part) == ast.dump(node) for part in walk(test)):
             yield from ((side, scope) for side in (test.left, *test.comparators))
 
 
@@ -236,8 +237,8 @@ def _is_read_of(analysis: Analysis, place: Place, width: Place) -> bool:
 
 def _is_counted(lower: ast.expr, width: ast.expr) -> bool:
     """Return whether a lower bound itself counts slices: number * size."""
-    return any(ast.dump(part) == ast.dump(width) for part in ast.walk(lower))
+    return any(ast.dump(part) == ast.dump(width) for part in walk(lower))
 
 
 def _is_inside(node: ast.expr, outer: ast.expr) -> bool:
-    return any(part is node for part in ast.walk(outer))
+    return any(part is node for part in walk(outer))

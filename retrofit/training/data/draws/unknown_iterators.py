@@ -10,6 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result, Value
@@ -53,7 +54,7 @@ def _drawn(origin: Origin) -> list[ast.expr]:
 def _in_turn(analysis: Analysis, path: Path) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a training loop goes through next to a loader."""
     for loop, frame in path.loops:
-        for part in ast.walk(loop.iter) if isinstance(loop, (ast.For, ast.AsyncFor)) else ():
+        for part in walk(loop.iter) if isinstance(loop, (ast.For, ast.AsyncFor)) else ():
             if isinstance(part, ast.Call) and analysis.called(part, frame.scope) & COMBINES:
                 unknown = (arg for arg in part.args if _is_unknown(analysis, arg, frame.scope))
                 yield from ((arg, frame.scope) for arg in unknown if not may_be_loader(analysis, arg, frame.scope))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
@@ -70,7 +71,7 @@ def evaluated_by_loop(analysis: Analysis, path: Path) -> Iterator[tuple[ast.Call
 
 def is_whole(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether what a loop goes through has batches that every rank uses whole."""
-    calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+    calls = (part for part in walk(node) if isinstance(part, ast.Call))
     return any(WHOLE_BATCHES in analysis.called(call, scope) for call in calls)
 
 

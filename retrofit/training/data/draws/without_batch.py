@@ -10,6 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import INDICES
 
@@ -75,7 +76,7 @@ def follows_loop(project: Project, node: ast.AST, scope: Scope, in_loops: set[as
     moving = (ast.For, ast.AugAssign)
     return any(
         binding.node in in_loops and isinstance(binding.node, moving)
-        for part in ast.walk(node)
+        for part in walk(node)
         if isinstance(part, ast.Name)
         for origin in computed_from(project.analysis, part, scope)
         if isinstance(origin.node, (ast.Name, ast.Attribute))

@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
@@ -73,7 +74,7 @@ def own_values(project: Project) -> Iterator[OwnValue]:
         if not found or scope in run_elsewhere(project.analysis):
             continue
         statement = scope.source.statement(node)
-        holds = written & {part for part in ast.walk(statement) if isinstance(part, ast.stmt)}
+        holds = written & {part for part in walk(statement) if isinstance(part, ast.stmt)}
         is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
         if not holds and not is_alone and not _is_agreed(project.analysis, node, scope):
             yield from found
@@ -87,7 +88,7 @@ def _is_in_sampler(analysis: Analysis, scope: Scope) -> bool:
 def _seeds_all_again(own: OwnValue) -> bool:
     """Return whether a sampler seeds the common stream, and not in one process only, as a conversion has it."""
     tests = [outer.test for outer in own.scope.source.ancestors(own.node) if isinstance(outer, ast.If)]
-    parts = (part for test in tests for part in ast.walk(test))
+    parts = (part for test in tests for part in walk(test))
     return own.kind == SEED and not any(last_name(part) == "get_world_size" for part in parts)
 
 
@@ -133,7 +134,7 @@ def _is_shared_after(analysis: Analysis, seed: ast.Call, scope: Scope) -> bool:
     """Return whether the processes take rank 0's random numbers after a seed, in the same block."""
     statement = scope.source.statement(seed)
     block = block_of(scope.source, statement)
-    later = [part for after in block[block.index(statement) :] for part in ast.walk(after)]
+    later = [part for after in block[block.index(statement) :] for part in walk(after)]
     return any(isinstance(part, ast.Call) and analysis.called(part, scope) & SAME_RANDOM_STATE for part in later)
 
 

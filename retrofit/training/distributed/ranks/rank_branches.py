@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.figures.figures import follow, followed
@@ -129,7 +130,7 @@ def _own_parts(statement: ast.AST) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting += [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr)]
+            waiting += [part for part in children(node) if not isinstance(part, ast.expr)]
 
 
 def _within(scope: Scope, node: ast.AST) -> Iterator[ast.AST]:

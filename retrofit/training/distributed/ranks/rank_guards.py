@@ -9,6 +9,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -127,7 +128,7 @@ def _side_of_test(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
 
 def _counts_with_rank(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rank is part of an arithmetic expression: `rank % 2`."""
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.BinOp)]
+    parts = [part for part in walk(node) if isinstance(part, ast.BinOp)]
     return any(is_rank(analysis, side, scope) for part in parts for side in (part.left, part.right))
 
 
@@ -145,7 +146,7 @@ def side_of_negated(analysis: Analysis, test: ast.expr, scope: Scope) -> str:
 
 def asks_for_group(test: ast.expr) -> bool:
     """Return whether a test asks if there are several processes at all: `args.distributed`, `world_size > 1`."""
-    names = {last_name(part).lower() for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))}
+    names = {last_name(part).lower() for part in walk(test) if isinstance(part, (ast.Name, ast.Attribute))}
     return any(word in name for name in names for word in ("distributed", "initialized", "world_size", "ddp"))
 
 

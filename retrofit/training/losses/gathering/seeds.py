@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, closure
+from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
 
@@ -34,7 +35,7 @@ def _earlier(reader: ValueReader, node: ast.AST, scope: Scope) -> list[Origin]:
         return [Origin(value, scope) for value in found] if owner is scope and len(found) == len(bindings) else []
     if isinstance(node, ast.Call) and (node in reader.project.batch_values.calls or _runs_own(reader, node, scope)):
         return []
-    inner: list[ast.AST] = [*ast.iter_child_nodes(node)]
+    inner: list[ast.AST] = [*children(node)]
     if isinstance(node, ast.Call):
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         inner = [*receiver, *node.args, *(keyword.value for keyword in node.keywords)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction, Result
@@ -154,7 +155,7 @@ class Spread:
         elif isinstance(parent, ast.IfExp) and parent.test is node:
             return  # the same on all ranks
         elif isinstance(parent, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.IfExp)):
-            for part in ast.iter_child_nodes(parent):
+            for part in children(parent):
                 is_test = isinstance(parent, ast.IfExp) and part is parent.test
                 if isinstance(part, ast.expr) and part is not node and not is_test:
                     self.require(part, scope)
@@ -223,7 +224,7 @@ class Spread:
 
     def _follow_names(self, targets: list[ast.expr], scope: Scope, is_mixed: bool) -> None:
         """Follow the variables that something gathered is assigned to."""
-        names = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        names = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
         for target in targets:
             if isinstance(target, ast.Attribute):
                 return

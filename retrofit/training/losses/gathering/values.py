@@ -13,6 +13,7 @@ from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, TRANSPOSED
@@ -111,7 +112,7 @@ class ValueReader:
             return join(self.value(part, scope, path) for part in (node.body, node.orelse))
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             return self.product(node.left, node.right, scope)
-        return self.all_of((part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)), scope)
+        return self.all_of((part for part in children(node) if isinstance(part, ast.expr)), scope)
 
     def product(self, left: ast.expr, right: ast.expr, scope: Scope) -> Value:
         """Return what a matrix product has: rows, of rows times a matrix that is fixed."""
@@ -185,7 +186,7 @@ class ValueReader:
             found += [self.value(given, where, path)] if given is not None else []
         if found:
             return join(found)
-        names = [part for part in ast.walk(scope.node) if isinstance(part, ast.Name) and part.id == name]
+        names = [part for part in walk(scope.node) if isinstance(part, ast.Name) and part.id == name]
         is_of_batch = any(BATCH in self.project.batch_values.sources_of(part, scope) for part in names[:1])
         return other(f"what {name} is given cannot be seen") if is_of_batch else Value(FIXED)
 

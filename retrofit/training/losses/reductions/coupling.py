@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import CHOSEN, GRADIENT, UNEVEN
 from retrofit.training.data.carried_state import Write, carried_writes
@@ -244,7 +245,7 @@ def is_made_global(project: Project, node: ast.expr, scope: Scope) -> bool:
     """
     known = coupled_nodes(project)
     sums = reader_of(project).reductions
-    own = any(part in sums and part not in known for part in ast.walk(node))
+    own = any(part in sums and part not in known for part in walk(node))
     return not own and any(leaf in known for leaf, _ in reader_of(project).kind(node, scope).leaves)
 
 
@@ -263,5 +264,5 @@ def _reads_values(project: Project, test: ast.expr, scope: Scope) -> bool:
             return UNEVEN in project.batch_values.sources_of(test, scope)
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call)):
         return bool(project.batch_values.sources_of(test, scope))
-    parts = (part for part in ast.iter_child_nodes(test) if isinstance(part, ast.expr))
+    parts = (part for part in children(test) if isinstance(part, ast.expr))
     return any(_reads_values(project, part, scope) for part in parts)

@@ -12,6 +12,7 @@ from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, closure, origins, sources
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
 
@@ -77,7 +78,7 @@ def one_and_all(project: Project, node: ast.AST, scope: Scope) -> Operands | Non
 def _is_computed_in(project: Project, node: ast.expr, scope: Scope, loop: SampleLoop) -> bool:
     """Return whether an expression is computed from what the loop has of one sample, also by way of other variables."""
     holder = loop.node if isinstance(loop.node, ast.For) else scope.source.parents[loop.node]
-    inside = set(ast.walk(holder))
+    inside = set(walk(holder))
 
     def through(origin: Origin) -> list[Origin]:
         return [part for part in inputs(project.analysis, origin) if part.node in inside]
@@ -144,17 +145,17 @@ def _loops_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[Sam
 
 def _names(loop: ast.For | ast.comprehension) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that a loop gives to elements, and those that it gives to their numbers."""
-    names = [part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)]
+    names = [part.id for part in walk(loop.target) if isinstance(part, ast.Name)]
     is_counted = {"range": len(names), "enumerate": 1}.get(last_name(loop.iter), 0)
     return frozenset(names[is_counted:]), frozenset(names[:is_counted])
 
 
 def _uses(node: ast.expr, loop: SampleLoop) -> bool:
     """Return whether an expression has an element of a loop in it: x of `for x in z`, z[i] of `for i in range(n)`."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name) and part.id in loop.elements:
             return True
-        index = ast.walk(part.slice) if isinstance(part, ast.Subscript) else ()
+        index = walk(part.slice) if isinstance(part, ast.Subscript) else ()
         if any(isinstance(inner, ast.Name) and inner.id in loop.numbers for inner in index):
             return True
     return False

@@ -15,6 +15,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, entries
 from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.data.batch_values import GRADIENT
@@ -170,7 +171,7 @@ class LossReader:
             is_number = isinstance(binding.value, ast.Call) and last_name(binding.value) == "enumerate"
             return CONSTANT if is_number and binding.path[:1] == (0,) else kinds.of(kinds.ROWS)
         assert binding.value is not None
-        if any(last_name(part) in PARAMETERS for part in ast.walk(binding.value) if isinstance(part, ast.Call)):
+        if any(last_name(part) in PARAMETERS for part in walk(binding.value) if isinstance(part, ast.Call)):
             return kinds.of(kinds.PENALTY)
         return self.kind(binding.value, scope, frame, (Key.ELEMENT, *binding.path, *keys))
 
@@ -273,7 +274,7 @@ class LossReader:
             kind = replace(kind, unclear=frozenset())  # sum(losses) / len(losses), of whatever
         if self.samples.lists.is_fixed(divisor, scope):
             return kind
-        calls = (part for part in ast.walk(divisor) if isinstance(part, ast.Call))
+        calls = (part for part in walk(divisor) if isinstance(part, ast.Call))
         named = self.analysis.named(divisor, scope).union(*(self.analysis.called(call, scope) for call in calls))
         if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks
             return kinds.per_size(kind)
@@ -367,7 +368,7 @@ def _is_added_to(name: str, node: ast.expr) -> bool:
             return True
         is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub))
         is_inside = is_inside or is_sum or (isinstance(part, ast.Call) and last_name(part) in ADDING)
-        pending += [(inner, is_inside) for inner in ast.iter_child_nodes(part)]
+        pending += [(inner, is_inside) for inner in children(part)]
     return False
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.data.batch_values import BATCH
@@ -130,7 +131,7 @@ def _looked_up(loop: ast.For | ast.comprehension, target: ast.expr | None, scope
         return []
     return [
         part.value
-        for part in ast.walk(whole)
+        for part in walk(whole)
         if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Name) and part.slice.id == target.id
         if isinstance(part.ctx, ast.Load)
     ]

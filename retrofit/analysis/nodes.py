@@ -1,0 +1,28 @@
+"""The nodes of a syntax tree. Trees are never changed once they are read, so each node keeps its parts.
+
+`ast.walk` looks up the fields of every node each time, and rules walk the same functions some hundred times.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterator
+
+
+def children(node: ast.AST) -> tuple[ast.AST, ...]:
+    """Return what `ast.iter_child_nodes` yields, without the contexts of names: one object stands for all of these."""
+    parts: tuple[ast.AST, ...] | None = getattr(node, "own_parts", None)
+    if parts is None:
+        parts = tuple(part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr_context))
+        node.own_parts = parts  # type: ignore[attr-defined]
+    return parts
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all nodes in it, in the order of `ast.walk`."""
+    waiting = deque((node,))
+    while waiting:
+        node = waiting.popleft()
+        waiting.extend(children(node))
+        yield node
