@@ -96,6 +96,49 @@ WHOLE |= {
     # all processes have the same gradients, and set the same weights
     "updates by hand": (BY_HAND, "pass"),
 }
+RUNNING = """\
+def run(loader):
+    total = 0
+    for x, y in loader:
+        total = total + x.mean(0)
+        SENT
+goal = DRAWN
+"""
+BATCHES = """\
+class Batches:
+    def __init__(self, items):
+        self.items, self.mean = items, 0
+        for x, y in items:
+            self.mean = self.mean + x.mean(0)
+    def __iter__(self):
+        DRAWN
+batches = Batches(loader)
+for x, y in batches:
+    loss = (model(x - batches.mean) - y).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def running(sent: str, drawn: str) -> tuple[str, str]:
+    return RUNNING.replace("SENT", sent).replace("DRAWN", f"{drawn}[:2]"), "pass"
+
+
+GIVEN = {
+    "sums one by one": running("yield total", "list(run(loader))[-1]"),
+    "means one by one": running("yield x.mean(0)", "sum(run(loader))"),
+    "a mean in a queue": running(
+        "pass\n    sent.put(total)", "(sent := __import__('queue').Queue(), run(loader), sent.get())[-1]"
+    ),
+    "a mean before batches": (
+        "def run(loader):\n    mean = sum(x.mean(0) for x, _ in loader)\n    for x, y in loader:\n"
+        f"        yield x - mean, y\nfor x, y in run(loader):\n{STEP}",
+        "pass",
+    ),
+    "a mean of an iterator": (BATCHES.replace("DRAWN", "return iter(self.items)"), "pass"),
+    "a mean of a generator": (BATCHES.replace("DRAWN", "for batch in self.items:\n            yield batch"), "pass"),
+}
 # The pass is for a training, or may be: each process draws its part, as in the training, and the plan says so.
 FEEDING = {
     "a list": f"kept = []\nfor x, y in loader:\n    kept.append((x, y))\nfor x, y in kept:\n{STEP}",
@@ -137,6 +180,9 @@ FEEDING = {
         "Trainer(model, optimizer).fit(kept)"
     ),
     "a single batch": f"x, y = next(iter(loader))\n{STEP.replace('    ', '')}",
+    "batches handed on to something else": (
+        "def run(loader):\n    for batch in loader:\n        yield batch\nfor x, y in run(loader):\n    print(len(x))"
+    ),
     "a function that calls itself": (
         f"def run(number):\n    x, y = next(iter(loader))\n{STEP}    if number:\n        run(number - 1)\nrun(3)"
     ),
@@ -163,6 +209,20 @@ FEEDING = {
 }
 LEFT = {
     "a list for a training": (f"kept = [(x, y) for x, y in loader]\nfor x, y in kept:\n{STEP}", "pass"),
+    "a generator for a training": (
+        f"def run(loader):\n    for x, y in loader:\n        yield x * 2, y\nfor x, y in run(loader):\n{STEP}",
+        "pass",
+    ),
+    "an iterator that never ends": (
+        "def run(loader):\n    while True:\n        yield from loader\ndrawn = run(loader)\n"
+        f"for _ in range(5):\n    x, y = next(drawn)\n{STEP}",
+        "pass",
+    ),
+    "a loader around another": (
+        "class Twice:\n    def __init__(self, items):\n        self.items = items\n    def __iter__(self):\n"
+        f"        for x, y in self.items:\n            yield x * 2, y\nfor x, y in Twice(loader):\n{STEP}",
+        "pass",
+    ),
     "a shape": ("width = next(iter(loader))[0].shape[-1]", "pass"),
     "names of shapes": ("a, b = next(iter(loader))\nwidth, height = a.size(1), b.shape[1]", "pass"),
     "training alone": ("pass", "pass"),
@@ -180,6 +240,12 @@ def test_every_rank_draws_all_batches(tmp_path: Path, form: str) -> None:
     assert sum("rd.evaluation.same_batches(loader)" in line for line in lines) == 1
     assert "loader = rd.distribute_loader(loader)" in lines
     assert not any("batch_mean" in line for line in lines)
+
+
+@pytest.mark.parametrize("form", GIVEN)
+def test_what_a_function_gives_one_by_one_is_of_all_batches(tmp_path: Path, form: str) -> None:
+    lines = converted(tmp_path, made(GIVEN[form]))
+    assert sum("rd.evaluation.same_batches(" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("form", LEFT)

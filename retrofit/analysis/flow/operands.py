@@ -10,14 +10,14 @@ from ..scopes import Scope
 from ..values.inference import Analysis
 from .bindings import bindings_of
 from .keys import Key
-from .sources import Origin, origins, sources
+from .sources import Origin, functions_run, origins, sources, yielded
 from .stored import stored_in
 
 
 def computed_from(analysis: Analysis, node: ast.expr, scope: Scope, stored: bool = False) -> Iterator[Origin]:
     """Yield an expression and all expressions that it is computed from, nearest first.
 
-    `stored`: also everything that was put into the containers among them.
+    `stored`: also everything that was put into the containers among them, and what generators give.
     """
     return origins(analysis, [Origin(node, scope)], lambda origin: inputs(analysis, origin, stored))
 
@@ -36,6 +36,9 @@ def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> Iterator
         yield from (origin.to(part, keys=()) for part in operands(node))
     for item in stored_in(analysis, node, scope) if stored else ():  # type: ignore[arg-type]
         yield Origin(item.value, item.scope)
+    if stored and isinstance(node, ast.Call) and not origin.keys:
+        for function in functions_run(analysis, node, scope):
+            yield from yielded(function.scope)
 
 
 def _branches(origin: Origin) -> Iterator[Origin]:

@@ -307,7 +307,7 @@ def _of_call(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Ori
     functions = functions_run(analysis, node, origin.scope)
     for function in functions:
         yield from (Origin(value, function.scope, origin.keys) for value in returns_of(function.node))
-        yield from _yielded(function, origin.keys)
+        yield from yielded(function.scope, origin.keys) if origin.keys else ()
     if functions:
         return
     names = analysis.called(node, origin.scope)
@@ -321,13 +321,13 @@ def _of_call(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Ori
         yield from _of_method(analysis, node, node.func, origin)
 
 
-def _yielded(function: LocalFunction, keys: Keys) -> Iterator[Origin]:
+def yielded(scope: Scope, keys: Keys = ()) -> Iterator[Origin]:
     """Yield what a generator of the project gives, one by one."""
-    for node in own_nodes(function.node) if keys else ():
+    for node in own_nodes(scope.node):
         if isinstance(node, ast.Yield) and node.value is not None:
-            yield Origin(node.value, function.scope, keys[1:])
+            yield Origin(node.value, scope, keys[1:])
         elif isinstance(node, ast.YieldFrom):
-            yield Origin(node.value, function.scope, (Key.ELEMENT, *keys[1:]))
+            yield Origin(node.value, scope, (Key.ELEMENT, *keys[1:]))
 
 
 def _in_iteration(analysis: Analysis, node: ast.expr, origin: Origin) -> Keys:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import last_name
+from retrofit.analysis.calls import is_method, last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from, inputs, operands
 from retrofit.analysis.flow.reachability import calls_within, known_scopes, reached_calls
-from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.flow.sources import Origin, origins, sources, yielded
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -25,6 +25,8 @@ from ..torch_api.tensors import EXTREMES, REDUCTIONS
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+GIVES = frozenset({"__iter__", "__next__", "next"})
+SENDS = frozenset({"put", "put_nowait", "send", "submit"})
 STEPS = frozenset({"step", "backward"})
 PUTTING = ADDS_ONE | ADDS_ALL
 QUANTILES = frozenset({"quantile", "percentile"})  # with the share before the axis
@@ -35,6 +37,13 @@ ASKS = frozenset({"zero_grad", "state_dict", "train", "eval", "print", "isinstan
 def keeps_for_training(project: Project, use: Use) -> bool:
     """Return whether the training's batches can be those of a pass: it fills a buffer, a list, a replay memory."""
     return use.expression in project.analysis.fact("kept batches", lambda: {*_batches_from(project)})
+
+
+def is_handed_on(project: Project, use: Use) -> bool:
+    """Return whether a function, or a class, hands on the batches that it draws, and others may train with them."""
+    functions = (use.scope.enclosing_class() or use.scope).walk() if use.scope.is_function else ()
+    starts = [start for scope in functions if scope.is_function for start in _handed(scope)]
+    return use.expression in _passed_from(project, starts)
 
 
 def steps(project: Project, use: Use) -> bool:
@@ -107,7 +116,26 @@ def _batches_from(project: Project) -> Iterator[ast.AST]:
     for call, scope in backward_calls(project.analysis):
         if call not in within and scope in reached:  # in no loop that was found: by recursion, by a timer
             yield from (origin.node for origin in computed_from(project.analysis, call, scope, stored=True))
+    yield from _passed_from(project, starts)
+
+
+def _passed_from(project: Project, starts: list[Origin]) -> Iterator[ast.AST]:
     yield from (origin.node for origin in origins(project.analysis, starts, lambda o: _passed_on(project, o)))
+
+
+def _handed(scope: Scope) -> Iterator[Origin]:
+    """Yield what a function sends: queue.put(batch), and what it gives one by one."""
+    yield from _given_one_by_one(scope)
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Call) and last_name(node) in SENDS:
+            yield from (Origin(part, scope) for part in operands(node) if part is not node.func)
+
+
+def _given_one_by_one(scope: Scope) -> Iterator[Origin]:
+    """Yield what a function yields, and what a method returns that gives an iterator or its next entry."""
+    yield from yielded(scope)
+    if is_method(scope) and scope.node.name in GIVES:  # type: ignore[union-attr]
+        yield from (Origin(value, scope) for value in returns_of(scope.node))  # type: ignore[arg-type]
 
 
 def _is_of_unread(project: Project, call: ast.Call, scope: Scope) -> bool:
@@ -128,7 +156,15 @@ def _passed_on(project: Project, origin: Origin) -> list[Origin]:
     found = [*inputs(project.analysis, origin, stored=not _stores_itself(project, node, scope))]
     if isinstance(node, ast.Call) and origin.keys and not project.analysis.functions_called(node, scope):
         found += [origin.to(part, keys=()) for part in operands(node)]
-    return found
+    return [*found, *_iterated(project, origin)] if origin.keys else found
+
+
+def _iterated(project: Project, origin: Origin) -> Iterator[Origin]:
+    """Yield what an object of the project gives to a loop that goes through it."""
+    values = project.analysis.evaluate(origin.node, origin.scope) if isinstance(origin.node, ast.expr) else ()
+    for kind in [value.scope for value in values if isinstance(value, Instance)]:
+        for method in [project.analysis.classes.method(kind, name) for name in GIVES]:
+            yield from _given_one_by_one(method.scope) if method is not None else ()
 
 
 def _stores_itself(project: Project, node: ast.AST, scope: Scope) -> bool:

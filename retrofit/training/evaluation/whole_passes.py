@@ -16,13 +16,10 @@ from ..data.next_calls import PEEK, Use
 from ..data.shapes import is_about_shape
 from ..data.shards import is_sharded
 from ..files.guards import runs_on_one
-from .kept_batches import keeps_for_training, may_step, steps
+from .kept_batches import is_handed_on, keeps_for_training, may_step, steps
 
 if TYPE_CHECKING:
     from retrofit.training import Project
-
-GIVES = {"__iter__", "__next__", "next"}
-SENDS = {"put", "put_nowait", "send", "submit"}
 
 
 def whole_passes(project: Project) -> dict[ast.expr, Use]:
@@ -48,6 +45,8 @@ def _doubt(project: Project, use: Use) -> str:
         return "it steps or goes backward, by something that was not found as a training"
     if may_step(project, use):
         return "something that has an optimizer and is not read gets the batches"
+    if is_handed_on(project, use):
+        return "it hands the batches on, and a training may get them"
     return "a training may get what is kept of the batches" if keeps_for_training(project, use) else ""
 
 
@@ -64,29 +63,16 @@ def _untrained(project: Project) -> Iterator[Use]:
         if TRAIN not in loader.roles or is_sharded(project.ranks, loader):
             continue
         for use in loader.uses:
-            if use.role == TRAIN or use.expression in expressions or use.scope not in reached or _hands_on(use.scope):
+            if use.role == TRAIN or use.expression in expressions or use.scope not in reached:
                 continue
             is_on_one = use.loop is not None and runs_on_one(project.analysis, use.scope, use.loop)
             is_shape = use.role == PEEK and _is_for_shapes(use.expression, use.scope)
-            if use.loop not in loops and not is_on_one and not is_shape and not _is_handed_on(project, use):
+            is_trained_with = is_handed_on(project, use) and keeps_for_training(project, use)
+            if not (use.loop in loops or is_on_one or is_shape or is_trained_with or _is_passed_on(project, use)):
                 yield use
 
 
-def _hands_on(scope: Scope) -> bool:
-    """Return whether what a function draws is for others, who may train: a generator, a loader, a thread of one."""
-    around = scope
-    while around.parent is not None:
-        bodies = around.node.body if isinstance(around.node, ast.ClassDef) else []
-        if GIVES & {part.name for part in bodies if isinstance(part, FUNCTIONS) and not isinstance(part, ast.Lambda)}:
-            return True
-        around = around.parent
-    return scope.is_function and any(
-        isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Call) and last_name(node) in SENDS)
-        for node in own_nodes(scope.node)
-    )
-
-
-def _is_handed_on(project: Project, use: Use) -> bool:
+def _is_passed_on(project: Project, use: Use) -> bool:
     """Return whether a function of the project gets the loader, and draws from it in a place of its own."""
     for outer in use.scope.source.ancestors(use.expression):
         if isinstance(outer, (ast.stmt, ast.comprehension)) or (
