@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from convert.conversion import add_runtime, conversion
+from convert.conversion import conversion
+from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
-
-from retrofit.convert.plan import plan_conversion
-from retrofit.training import read_project
 
 SCRIPT = """\
 import torch
@@ -29,7 +26,7 @@ for x, y in loader:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-print("weights", *model.weight.detach().flatten().tolist())
+print("shown", *model.weight.detach().flatten().tolist())
 """
 TRAINED = """\
 counts = torch.bincount(y, minlength=3)
@@ -50,22 +47,7 @@ def script(lines: str) -> str:
 
 
 def test_the_loss_is_that_of_the_whole_batch(tmp_path: Path, launcher: Launcher) -> None:
-    original, changed = tmp_path / "original", tmp_path / "changed"
-    original.mkdir()
-    (original / "train.py").write_text(script(TRAINED))
-    shutil.copytree(original, changed)
-    (file,) = plan_conversion(read_project(changed / "train.py")).files
-    file.path.write_text(file.text)
-    add_runtime(changed)
-    runs = [launcher.run(original, "train.py", [])]
-    runs += [launcher.run(changed, "train.py", [], world_size=size, RETROFIT_BATCH="global") for size in (1, 2, 3)]
-    weights = []
-    for run in runs:
-        assert set(run["statuses"]) == {0}, run["outputs"]
-        (line,) = [line for line in run["outputs"][0].splitlines() if line.startswith("weights")]
-        weights.append([float(number) for number in line.split()[1:]])
-    for found in weights[1:]:
-        assert found == pytest.approx(weights[0], rel=1e-8, abs=1e-12)
+    trains_as_one(tmp_path, script(TRAINED), launcher, (1, 2, 3), rel=1e-8)
 
 
 @pytest.mark.parametrize(

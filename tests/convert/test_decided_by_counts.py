@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import add_runtime, conversion
+from convert.conversion import conversion
+from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
@@ -32,7 +33,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        print(loss.item())
+        print("shown", loss.item())
 """
 COUNT, SHARE = "rd.loss.batch_count({})", "rd.loss.rank_share(rd.loss.batch_count({}))"
 N = COUNT.format("n")
@@ -79,14 +80,7 @@ def test_all_processes_decide_together(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["return before", "Dice"])
 def test_two_processes_train_as_one(form: str, tmp_path: Path, launcher: Launcher) -> None:
-    script = script_of(TOGETHER[form][0])
-    (tmp_path / "before.py").write_text(script)
-    (tmp_path / "after.py").write_text(conversion(tmp_path, script).files[0].text)
-    add_runtime(tmp_path)
-    before = launcher.run(tmp_path, "before.py", [])["outputs"][0].split()
-    after = launcher.run(tmp_path, "after.py", [], world_size=2, RETROFIT_BATCH="global")["outputs"][0].split()
-    pairs = zip(before, after[-len(before) :], strict=True)
-    assert before and all(abs(float(one) - float(other)) < 1e-5 for one, other in pairs), after
+    trains_as_one(tmp_path, script_of(TOGETHER[form][0]), launcher, rel=1e-5)
 
 
 @pytest.mark.parametrize("form", LISTED)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from convert.conversion import add_runtime, conversion
+from convert.conversion import conversion
+from convert.training_runs import trains_as_one
+from verify.projects.launch import Launcher
 
 SCRIPT = """\
 import itertools
@@ -81,27 +80,11 @@ def test_rows_are_gathered_and_nothing_is_left_to_the_user(tmp_path: Path, form:
     assert "rd.loss.batch_rows(" in text_of(tmp_path, GATHERED[form])
 
 
-def test_the_training_is_that_of_one_process(tmp_path: Path) -> None:
-    """All forms one after the other in one script: a start of several processes takes seconds."""
+def test_the_training_is_that_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
     lines = [line for form in GATHERED.values() for line in [*form.split("\n"), "total = total + loss"]]
-    text = text_of(tmp_path, "\n".join(["total = 0.0", *lines, "loss = total"]))
-    shown = 'print("weights", *(p.abs().sum().item() for p in model.parameters()))\n'
-    (tmp_path / "before.py").write_text((tmp_path / "train.py").read_text() + shown)
-    on_main = f"if rd.is_main_process():\n    {shown}rd.cleanup_distributed()"
-    (tmp_path / "train.py").write_text(text.replace("rd.cleanup_distributed()", on_main))
-    add_runtime(tmp_path)
-    starts = [
-        [sys.executable, "before.py"],
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"],
-    ]
-    seen = []
-    for command in starts:
-        environment = {**os.environ, "RETROFIT_BATCH": "global", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        (line,) = {line for line in done.stdout.splitlines() if line.startswith("weights")}
-        seen.append([float(number) for number in line.split()[1:]])
-    assert seen[1] == pytest.approx(seen[0], rel=1e-9)
+    script = SCRIPT.replace("LINES", "\n    ".join(["total = 0.0", *lines, "loss = total"]))
+    shown = 'print("shown", *(p.abs().sum().item() for p in model.parameters()))\n'
+    trains_as_one(tmp_path, script + shown, launcher)
 
 
 def test_what_is_followed_is_gathered_also_next_to_what_is_not(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import add_runtime, conversion
+from convert.conversion import conversion
+from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
@@ -28,7 +29,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(epoch, loss.item())
+    print("shown", loss.item())
 """
 OWN = "rd.data.own_batch_size(size)"
 ROWS = [
@@ -75,14 +76,7 @@ def test_the_rows_are_those_of_the_process(made: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", [ROWS[-1], "table = {size: 1}\nrows = torch.zeros(1, 3)"])
 def test_two_processes_train_as_one(made: str, tmp_path: Path, launcher: Launcher) -> None:
-    script = SCRIPT.replace("MADE", made)
-    (tmp_path / "before.py").write_text(script)
-    (tmp_path / "after.py").write_text(conversion(tmp_path, script).files[0].text)
-    add_runtime(tmp_path)
-    before = launcher.run(tmp_path, "before.py", [])["outputs"][0].split()
-    after = launcher.run(tmp_path, "after.py", [], world_size=2, RETROFIT_BATCH="global")["outputs"][0].split()
-    pairs = zip(before, after[-len(before) :], strict=True)
-    assert before and all(abs(float(one) - float(other)) < 1e-5 for one, other in pairs), after
+    trains_as_one(tmp_path, SCRIPT.replace("MADE", made), launcher, rel=1e-5)
 
 
 @pytest.mark.parametrize("made", MODULES)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import add_runtime, conversion
+from convert.conversion import conversion
+from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
 from retrofit.training.steps.step_limits import step_limits
@@ -125,7 +126,7 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
         total += loss.item()
-    print(epoch, step, total / (step + 1))
+    print("shown", epoch, step, total / (step + 1))
 """
 OF_ALL = "rd.data.samples_per_step(batch_size)"
 
@@ -146,10 +147,4 @@ def test_an_epoch_of_drawn_batches_has_the_steps_of_all_ranks(steps: str, is_nam
 def test_drawn_batches_in_two_processes(tmp_path: Path, launcher: Launcher) -> None:
     script = DRAWN.replace("BEFORE", "torch.manual_seed(0)").replace("STEPS", "len(x) // batch_size")
     script = script.replace("x, y =", "torch.manual_seed(0)\nx, y =")
-    (tmp_path / "before.py").write_text(script)
-    (tmp_path / "after.py").write_text(conversion(tmp_path, script).files[0].text)
-    add_runtime(tmp_path)
-    before = launcher.run(tmp_path, "before.py", [], world_size=1)["outputs"][0]
-    after = launcher.run(tmp_path, "after.py", [], world_size=2, RETROFIT_BATCH="global")["outputs"][0]
-    pairs = list(zip(before.split(), after.split()[-len(before.split()) :], strict=True))
-    assert pairs and all(abs(float(one) - float(other)) < 1e-5 for one, other in pairs), (before, after)
+    trains_as_one(tmp_path, script, launcher, rel=1e-5)

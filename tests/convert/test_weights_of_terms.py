@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from convert.additions_of import write_converted
 from convert.conversion import conversion
+from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
-import json
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -52,8 +49,7 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
         AFTER
-with open("weights.json", "w") as file:
-    json.dump([value for part in model.parameters() for value in part.flatten().tolist()], file)
+print("shown", *(value for part in model.parameters() for value in part.flatten().tolist()))
 """
 WEIGHTS = {
     "a running mean": (
@@ -73,18 +69,7 @@ WEIGHTS = {
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_two_processes_train_the_same_loss_as_one(name: str, tmp_path: Path, launcher: Launcher) -> None:
     loss, after = WEIGHTS[name]
-    script = SCRIPT.replace("LOSS", loss).replace("AFTER", after)
-    original, folder = tmp_path / "original", tmp_path / "converted"
-    for path in (original, folder):
-        path.mkdir()
-    (original / "train.py").write_text(script)
-    write_converted(folder, conversion(folder, script))
-    assert launcher.run(original, "train.py", [])["statuses"] == [0]
-    expected = json.loads((original / "weights.json").read_text())
-    for world_size in (1, 2):
-        run = launcher.run(folder, "train.py", [], world_size=world_size, RETROFIT_BATCH="global")
-        assert run["statuses"] == [0] * world_size, run["outputs"]
-        assert json.loads((folder / "weights.json").read_text()) == pytest.approx(expected, rel=1e-9)
+    trains_as_one(tmp_path, SCRIPT.replace("LOSS", loss).replace("AFTER", after), launcher, (1, 2))
 
 
 def test_a_weight_of_own_gradients_is_listed(tmp_path: Path) -> None:
