@@ -8,9 +8,12 @@ import pytest
 from convert.conversion import conversion, converted
 
 SCRIPT = """\
+import os
 import random
+import secrets
 import time
 from collections import Counter
+from datetime import datetime
 
 import numpy as np
 import torch
@@ -81,6 +84,25 @@ SHARED = "rd.share_random_state()"
         ("rng = np.random.default_rng()", "rng = rd.collectives.broadcast_object(np.random.default_rng())"),
         ("rng = np.random.RandomState(None)", "rng = rd.collectives.broadcast_object(np.random.RandomState(None))"),
         ("rng = random.Random()", "rng = rd.collectives.broadcast_object(random.Random())"),
+        (
+            "rng = np.random.default_rng(int(time.time()))",
+            "rng = np.random.default_rng(rd.collectives.broadcast_object(int(time.time())))",
+        ),
+        (
+            "seed = os.getpid()\nrng = torch.Generator().manual_seed(seed)",
+            "rng = torch.Generator().manual_seed(rd.collectives.broadcast_object(seed))",
+        ),
+        (
+            "rng = np.random.Generator(np.random.PCG64())",
+            "rng = np.random.Generator(rd.collectives.broadcast_object(np.random.PCG64()))",
+        ),
+        (
+            "first = random.SystemRandom().sample(text, 4)",
+            "first = rd.collectives.broadcast_object(random.SystemRandom().sample(text, 4))",
+        ),
+        ("seed = secrets.randbelow(9)", "seed = rd.collectives.broadcast_object(secrets.randbelow(9))"),
+        ("number = int.from_bytes(os.urandom(4), 'big')\nnp.random.seed(number)", SHARED),
+        ("def seed():\n    return int(datetime.now().timestamp())\nrandom.seed(seed())", SHARED),
         ("np.random.seed()", SHARED),
         ("random.seed(time.time())", SHARED),
         ("torch.seed()", SHARED),
@@ -106,6 +128,21 @@ def test_all_processes_have_what_rank_0_has(made: str, line: str, tmp_path: Path
 )
 def test_what_is_the_same_everywhere_stays_as_it_is(made: str, tmp_path: Path) -> None:
     assert not any("broadcast_object" in line for line in converted(tmp_path, SCRIPT.replace("MADE", made)))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "rng = torch.Generator()\nrng.seed()",
+        "rng = torch.Generator()\nprint(rng.seed())",
+        "rng = random.Random(0)\nrng.seed()",
+        "letters = list(text)\nrandom.SystemRandom().shuffle(letters)",
+    ],
+)
+def test_a_seed_of_the_system_is_left_to_a_person(made: str, tmp_path: Path) -> None:
+    found = conversion(tmp_path, SCRIPT.replace("MADE", made)).findings
+    (advice,) = [finding for finding in found if finding.code == "RF108"]
+    assert not advice.edits and "seed" in advice.help
 
 
 def test_an_order_that_is_made_before_the_processes_join_is_left_to_a_person(tmp_path: Path) -> None:

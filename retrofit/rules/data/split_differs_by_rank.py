@@ -18,9 +18,12 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.seeds import drawn_unseeded, is_drawn
 from retrofit.training.distributed.ranks.own_values import (
+    DRAW,
     GENERATOR,
+    GENERATOR_SEED,
     HASH,
     ORDER,
+    RESEED,
     SAMPLER_SEED,
     SEED,
     OwnValue,
@@ -37,13 +40,18 @@ MESSAGES = {
     ORDER: "a set of texts has another order in every process",
     HASH: "hash() of a text is another number in every process",
     GENERATOR: "each process draws other numbers: nothing seeds this generator",
-    SEED: "this is another seed in every process",
+    DRAW: "each process draws other numbers: the system gives them",
+    RESEED: "this generator begins with another seed in every process",
+    **dict.fromkeys((SEED, GENERATOR_SEED), "this is another seed in every process"),
     SAMPLER_SEED: "this is another seed in every process, and the orders after it are others",
 }
 HELPS = {
     ORDER: "sorted(...) in place of list(...) gives all processes one order; make it after rd.setup_distributed() else",
     HASH: "zlib.crc32(text.encode()) is the same number in all processes, and in the next run",
-    GENERATOR: "give it a number as its seed, which is then the same in all processes",
+    **dict.fromkeys(
+        (GENERATOR, GENERATOR_SEED, RESEED), "give it a number as its seed, which is then the same in all processes"
+    ),
+    DRAW: "draw it by random.Random(seed) with one number for all processes",
     SAMPLER_SEED: "leave it out: the order of an epoch is drawn from the same numbers on every rank",
     SEED: "give it a number as its seed, or call rd.share_random_state() after it, on every rank",
 }
@@ -195,7 +203,7 @@ def _own_values(project: Project) -> Iterator[Finding]:
 
 def _shared_with_all(own: OwnValue, statement: ast.stmt) -> Iterator[Edit]:
     source = own.scope.source
-    if own.kind == HASH:
+    if own.kind in (HASH, RESEED) or (own.kind == DRAW and last_name(own.node) == "shuffle"):
         return
     if own.kind == SAMPLER_SEED:
         yield from put_under(source, [statement], "if rd.get_world_size() == 1:")
@@ -204,7 +212,8 @@ def _shared_with_all(own: OwnValue, statement: ast.stmt) -> Iterator[Edit]:
         is_alone = isinstance(statement, ast.Expr) and statement.value is own.node
         yield from [insert_after(source, statement, ["rd.share_random_state()"])] if is_alone else []
         return
-    is_made = own.kind == GENERATOR or (isinstance(own.node, ast.Call) and last_name(own.node) in ("list", "tuple"))
+    is_list = isinstance(own.node, ast.Call) and last_name(own.node) in ("list", "tuple")
+    is_made = own.kind != ORDER or is_list
     before, after = (
         ("rd.collectives.broadcast_object(", ")") if is_made else ("rd.collectives.broadcast_object(list(", "))")
     )

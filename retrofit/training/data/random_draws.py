@@ -19,12 +19,14 @@ from retrofit.training.torch_api.randomness import (
     GENERATORS,
     RANDOM_TRANSFORMS,
     SEEDS,
+    SYSTEM_DRAWS,
     TORCH,
     TORCH_DRAWS,
     TRANSFORMS,
 )
 
 from ..model.layers import calls_of, model_of
+from . import seeds
 from .loaders import TRAIN
 from .shards import builders_of, given_to, places_given
 
@@ -76,8 +78,8 @@ def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
     """
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if method and (builders := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
-        return any(not builder.args and not builder.keywords for builder in builders)
-    is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & DRAWS)
+        return any(_is_own_stream(project, *builder) for builder in builders)
+    is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & (DRAWS | SYSTEM_DRAWS))
     return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
 
 
@@ -90,10 +92,15 @@ def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
     )
 
 
-def _generators(project: Project, node: ast.expr, scope: Scope) -> list[ast.Call]:
+def _generators(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.Call, Scope]]:
     """Return the calls that make the generator of random numbers that an expression is."""
     values = project.analysis.evaluate(node, scope)
-    return [value.call for value in values if isinstance(value, Result) and value.builder in GENERATORS]
+    return [(value.call, value.scope) for value in values if isinstance(value, Result) and value.builder in GENERATORS]
+
+
+def _is_own_stream(project: Project, builder: ast.Call, scope: Scope) -> bool:
+    is_given = bool(builder.args or builder.keywords)
+    return not is_given or seeds.is_drawn(project.analysis, builder, scope, shared=True)
 
 
 def _calls_in_loops(project: Project) -> set[ast.AST]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
+from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named, calls_within
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import RANDOM_SPLITS
 from retrofit.training.torch_api.modules import TRAINING_MODES
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, SEED_OF, SEEDS_OF_PROCESS, TORCH
+from retrofit.training.torch_api.runtime import FROM_MAIN
 
 from ..loops import Path
 
@@ -21,12 +25,19 @@ def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope, shared: bool = Fa
 
     `shared`: all draw the same numbers, so that only the clock and the like tell them apart.
     """
-    for given in seed.args[:1]:
-        made = [node.value for node in own_nodes(scope.node) if isinstance(node, ast.Assign) and _sets(node, given)]
-        calls = [part for value in (given, *made) for part in walk(value) if isinstance(part, ast.Call)]
-        own = [call for call in calls if not shared and _stream(analysis, call, scope)]
-        return bool(own) or any(analysis.called(call, scope) & SEEDS_OF_PROCESS for call in calls)
-    return False
+    given = [*seed.args[:1], *(keyword.value for keyword in seed.keywords if keyword.arg in ("seed", "x", "a"))]
+    starts = [Origin(part, scope) for part in given]
+    made = origins(analysis, starts, partial(_made_from, analysis))
+    calls = [(origin.node, origin.scope) for origin in made if isinstance(origin.node, ast.Call)]
+    own = [place for place in calls if not shared and _stream(analysis, *place)]
+    return bool(own) or any(analysis.called(*place) & SEEDS_OF_PROCESS for place in calls)
+
+
+def _made_from(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
+    """Yield what a value is computed from, nothing for one that is rank 0's."""
+    node = origin.node
+    if not isinstance(node, ast.Call) or not analysis.called(node, origin.scope) & FROM_MAIN:
+        yield from inputs(analysis, origin)
 
 
 def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:
@@ -101,7 +112,3 @@ def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
         if name in DRAWS:
             return SEED_OF[name.rpartition(".")[0]]
     return ""
-
-
-def _sets(node: ast.Assign, target: ast.expr) -> bool:
-    return ast.unparse(target) in map(ast.unparse, node.targets)

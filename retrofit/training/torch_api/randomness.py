@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import data
+from .files import OWN_CLOCKS
 
 # The streams that all code of a process shares, each by the package that draws from it.
 TORCH, PYTHON, NUMPY = "torch", "random", "numpy.random"
@@ -42,10 +43,25 @@ DRAWS_IN_PLACE = frozenset(
 # Streams of their own.
 GENERATORS = frozenset({f"{NUMPY}.default_rng", f"{NUMPY}.RandomState", f"{NUMPY}.Generator", f"{PYTHON}.Random"})
 # Generators that begin where the system says, if they are given no seed; what lets a stream begin there again.
-OWN_GENERATORS = frozenset({"numpy.random.default_rng", "numpy.random.RandomState", "random.Random"})
+OWN_GENERATORS = frozenset({
+    f"{PYTHON}.Random",
+    *(f"{NUMPY}.{name}" for name in ("default_rng", "RandomState", "SeedSequence", "PCG64", "MT19937", "Philox")),
+})  # fmt: skip
 RESEEDS = frozenset({"torch.seed", "torch.random.seed"})
+# Methods that seed a generator: by a number, or by what the system says where they are given none.
+GENERATOR_SEEDS = frozenset(
+    {"torch.Generator.manual_seed", "torch.Generator.seed", f"{PYTHON}.Random.seed", f"{NUMPY}.RandomState.seed"}
+)
+# Draws from the system, which no seed repeats.
+SYSTEM_DRAWS = frozenset({
+    *(f"secrets.{name}" for name in ("choice", "randbelow", "randbits")),
+    *(draw.replace(PYTHON, f"{PYTHON}.SystemRandom", 1) for draw in PYTHON_DRAWS),
+})  # fmt: skip
 # Seeds that are others in every process, and, in a worker of a loader, in every worker.
-SEEDS_OF_PROCESS = frozenset({"time.time", "time.time_ns", "torch.seed", "torch.initial_seed", "os.getpid"})
+SEEDS_OF_PROCESS = OWN_CLOCKS | SYSTEM_DRAWS | {
+    "time.time_ns", "torch.seed", "torch.initial_seed", "torch.Generator.seed", "os.getpid", "os.urandom",
+    "secrets.token_bytes", "secrets.token_hex", "uuid.uuid1", "uuid.uuid4",
+}  # fmt: skip
 SEEDS_OF_WORKER = frozenset({"torch.initial_seed", data.WORKER_INFO, "torch.seed", "random.getrandbits"})
 # Packages of transforms, and the beginnings of the names of those that draw from torch's stream.
 TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")

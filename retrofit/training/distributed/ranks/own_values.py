@@ -20,7 +20,7 @@ from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.torch_api.data import SAMPLER_BASES
 from retrofit.training.torch_api.output import PRINTS
-from retrofit.training.torch_api.randomness import OWN_GENERATORS, RESEEDS, SEEDS
+from retrofit.training.torch_api.randomness import GENERATOR_SEEDS, OWN_GENERATORS, RESEEDS, SEEDS, SYSTEM_DRAWS
 from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ IN_ORDER = LISTS | {"enumerate", "iter", "zip", "map", "dict.fromkeys", "join"}
 NO_ORDER = SETS | {"len", "sum", "min", "max", "any", "all", "isinstance"}
 NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool", "arange", "randint", "randperm"})
 ORDER, GENERATOR, HASH, SEED, SAMPLER_SEED = "order", "generator", "hash", "seed", "seed in a sampler"
+DRAW, GENERATOR_SEED, RESEED = "draw of the system", "seed of a generator", "new seed of a generator"
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def own_values(project: Project) -> Iterator[OwnValue]:
         statement = scope.source.statement(node)
         holds = written & {part for part in walk(statement) if isinstance(part, ast.stmt)}
         is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
-        if not holds and not is_alone and not _is_agreed(project.analysis, node, scope):
-            yield from found
+        if not holds and not is_alone:
+            yield from (own for own in found if not _is_agreed(project.analysis, own))
 
 
 def _is_in_sampler(analysis: Analysis, scope: Scope) -> bool:
@@ -98,10 +99,11 @@ def _prepared(project: Project) -> set[ast.AST]:
     return {node for node, _ in nodes_run(project.analysis, places)}
 
 
-def _is_agreed(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
-    """Return whether rank 0's value is handed out already, or is all that is shown."""
-    around = (outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call))
-    return any(analysis.called(outer, scope) & (FROM_MAIN | PRINTS) for outer in around)
+def _is_agreed(analysis: Analysis, own: OwnValue) -> bool:
+    """Return whether rank 0's value is handed out already, or is all that is shown: not that of a seed, which stays."""
+    names = FROM_MAIN if own.kind in (SEED, RESEED) else FROM_MAIN | PRINTS
+    around = (outer for outer in own.scope.source.ancestors(own.node) if isinstance(outer, ast.Call))
+    return any(analysis.called(outer, own.scope) & names for outer in around)
 
 
 def _found(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[OwnValue]:
@@ -116,6 +118,13 @@ def _found(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[OwnValue
                 yield OwnValue(ORDER, node if names & LISTS else given[0], scope)
         elif names & OWN_GENERATORS and not _is_given(node):
             yield OwnValue(GENERATOR, node, scope)
+        elif names & SYSTEM_DRAWS:
+            yield OwnValue(DRAW, node, scope)
+        elif names & (OWN_GENERATORS | GENERATOR_SEEDS):
+            if not _is_given(node):
+                yield OwnValue(RESEED, node, scope)
+            elif node.args and is_drawn(analysis, node, scope, shared=True):
+                yield OwnValue(GENERATOR_SEED, node.args[0], scope)
         elif names == {"hash"} and getattr(scope.node, "name", "") != "__hash__":
             yield OwnValue(HASH, node, scope)
         elif _is_own_seed(analysis, node, scope) and not _is_shared_after(analysis, node, scope):
