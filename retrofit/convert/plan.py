@@ -76,8 +76,11 @@ def plan_conversion(project: Project, assume: bool = False) -> Conversion:
     conversion = _planned(project, assume)
     if not _lacks_loader(conversion):
         return conversion
+    ready = project.with_ready_batches()
+    if not _drawn_from(ready) - _drawn_from(project):
+        return conversion
     try:
-        of_objects = _planned(project.with_ready_batches(), assume)
+        of_objects = _planned(ready, assume)
     except (EditConflict, ConversionError):  # what is said without it stays true
         return conversion
     return conversion if _lacks_loader(of_objects) else of_objects
@@ -85,6 +88,10 @@ def plan_conversion(project: Project, assume: bool = False) -> Conversion:
 
 def _lacks_loader(conversion: Conversion) -> bool:
     return any(finding.kind == NO_LOADER for finding in conversion.refusals)
+
+
+def _drawn_from(project: Project) -> set[ast.expr]:
+    return {use.expression for loader in project.loaders for use in loader.uses}
 
 
 def _planned(project: Project, assume: bool) -> Conversion:
