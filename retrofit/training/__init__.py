@@ -150,6 +150,10 @@ class Project:
         return list(reachable_from_loops(self.analysis, self.paths, innermost=True))
 
     @cached_property
+    def nodes_in_batches(self) -> frozenset[ast.AST]:
+        return frozenset(node for node, _ in self.in_batches)
+
+    @cached_property
     def parsings(self) -> list[Parsing]:
         return find_parsings(self.analysis)
 

@@ -97,7 +97,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
     """Return the variables of models that the training calls and does not train, each with such a place."""
-    analysis, batches = project.analysis, {node for node, _ in project.in_batches}
+    analysis, batches = project.analysis, project.nodes_in_batches
     trained = {v for model in project.models for v in {model.variable} | upstream(analysis, model.variable)}
     runs = {call.call for model in project.models for call in model.calls}
     found: dict[Variable, tuple[ast.expr, Scope]] = {}

@@ -169,7 +169,7 @@ def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.st
 
 def _made_again(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
     """Yield the last statement that makes the model again, in a loop of several trainings."""
-    analysis, batches = project.analysis, {node for node, _ in project.in_batches}
+    analysis, batches = project.analysis, project.nodes_in_batches
     loops = {node for node, _ in project.in_loops} - batches
     given = [a for a in assignments_to(analysis, model.variable) if not a.only_fills and a.statement in loops]
     if first in loops or not any(_is_constructed(analysis, a.value, a.scope) for a in given):

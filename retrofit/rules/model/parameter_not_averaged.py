@@ -116,7 +116,7 @@ for images, labels in loader:
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand and _reduces_gradients(project):
         return
-    per_batch = {node for node, _ in project.in_batches}  # what is optimized for one batch alone is each process's own
+    per_batch = project.nodes_in_batches  # what is optimized for one batch alone is each process's own
     optimizers = [optimizer for optimizer in project.optimizers if optimizer.call not in per_batch]
     for node, scope in _bare_parameters(project.analysis, optimizers):
         if node in per_batch or _is_of_called(project, node, scope):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import bindings_of, class_of_own
@@ -118,8 +118,7 @@ class BatchValues:
         return bool(values) and all(isinstance(value, Display) and _has_entries(value.node) for value in values)
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """An expression on the way.
 
     `learns`: its gradient counts. `is_index`: it chooses elements of something. `is_even`: what it chooses does not
@@ -133,7 +132,7 @@ class _Step:
     is_even: bool = False
 
     def to(self, node: ast.expr, scope: Scope | None = None, **changes: bool) -> _Step:
-        return replace(self, node=node, scope=scope or self.scope, **changes)
+        return self._replace(node=node, scope=scope or self.scope, **changes)
 
 
 class _Search:

@@ -106,7 +106,7 @@ def _batches_from(project: Project) -> Iterator[ast.AST]:
         for loop, frame in path.loops
         if isinstance(loop, (ast.For, ast.AsyncFor))
     ]
-    within = {node for node, _ in project.in_batches}
+    within = project.nodes_in_batches
     for model in project.models:
         for run in model.calls:
             starts += [Origin(part, run.scope) for part in operands(run.call) if run.call in within]

@@ -85,7 +85,7 @@ def _drawn_in(project: Project, number: ast.expr, scope: Scope, uses: list[Use])
     if number in inside:
         return {PASS}
     drawn = inside | {use.expression for use in uses}
-    trained = {node for node, _ in project.in_batches} - {*walk(scope.source.statement(number))}
+    trained = project.nodes_in_batches - {*walk(scope.source.statement(number))}
     filled = {binding for use in uses for binding in _filled(use)}
 
     def before(origin: Origin) -> list[Origin]:

@@ -125,7 +125,7 @@ def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.A
 
 def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this comes out of a model in training, which was given samples of the batch."""
-    in_batches = {node for node, _ in project.in_batches}  # model.encoder(x) too; model.to(device) is before
+    in_batches = project.nodes_in_batches  # model.encoder(x) too; model.to(device) is before
     given = [call for model in project.models for call in model.calls if call.call in in_batches and call.call.args]
     calls = {call.call for call in given if call.method not in STATES}
     loops = {path.loops[0][0] for path in project.paths}
@@ -136,7 +136,7 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 def _is_of_layers(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this comes out of a layer of a module's own, in the training on a batch."""
-    in_batches = {part for part, _ in project.in_batches}
+    in_batches = project.nodes_in_batches
     return any(
         isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)

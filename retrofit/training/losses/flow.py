@@ -41,9 +41,9 @@ def _loss_parts(analysis: Analysis, frame: Frame) -> dict[tuple[Part, Scope], bo
     call = frame.node
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     flow = _Flow(analysis)
-    parts = list(origins(analysis, [Origin(call.func.value, frame.scope)], flow.operands))
+    parts = dict.fromkeys(origins(analysis, [Origin(call.func.value, frame.scope)], flow.operands))
     inside = [inner for part in parts if flow.bends(part) for inner in flow.inside(part)]
-    bent = {(part.node, part.scope) for part in origins(analysis, inside, flow.operands)}
+    bent = {(p.node, p.scope) for p in origins(analysis, inside, lambda p: flow.operands(p) if p in parts else ())}
     return {(part.node, part.scope): (part.node, part.scope) not in bent for part in parts}
 
 

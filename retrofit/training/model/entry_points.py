@@ -28,7 +28,7 @@ def entry_points(project: Project, model: Model) -> list[str]:
     stepping = steps_inside(project, model)
     calls = [call for call in model.calls if call.method not in FORWARD and not _is_own(project, call)]
     calls = [call for call in calls if call.method not in stepping]
-    batches = {node for node, _ in project.in_batches}
+    batches = project.nodes_in_batches
     found = {
         call.method
         for call in calls

@@ -31,7 +31,7 @@ NOT_BETWEEN_EPOCHS = frozenset({"__init__", "__getitem__", "__iter__"})
 def data_sets_drawn_again(project: Project) -> list[Place]:
     """Return the calls, in the loops around the batches, by which the samples of a training loader are drawn."""
     drawn_from = [loop.iter for loop in project.batch_values.loops if isinstance(loop, ast.For)]  # once for all batches
-    batches = {node for node, _ in project.in_batches} - {part for node in drawn_from for part in walk(node)}
+    batches = project.nodes_in_batches - {part for node in drawn_from for part in walk(node)}
     again = {node: scope for node, scope in project.in_loops if isinstance(node, ast.Call) and node not in batches}
     found: dict[ast.Call, Scope] = {}
     variables: set[ScopedName] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -173,7 +173,7 @@ class _Search:
         self.chosen: dict[ast.Subscript, Scope] = {}
         self.problems: list[Problem] = []
         self.around = {loop for loop, _ in path.loops}  # that a step is a turn of
-        self.of_step: set[ast.AST] = set()  # what may be put into a list of samples: rows.append(ids)
+        self.of_step: Collection[ast.AST] = set()  # what may be put into a list of samples: rows.append(ids)
 
     def run(self) -> None:
         frame = self.path.frames[0]
@@ -181,7 +181,7 @@ class _Search:
         start = Origin(frame.node.func.value, frame.scope)
         self._follow(start)
         if not (self.batches or self.split or self.problems):
-            self.of_step = {node for node, _ in self.project.in_batches}
+            self.of_step = self.project.nodes_in_batches
             self._follow(start)
         for call, scope in self._shuffled():
             self._note_order(call, scope)

@@ -190,7 +190,7 @@ def _entries(project: Project, spread: Spread, node: ast.expr, scope: Scope) -> 
 
 
 def _callers(project: Project, scope: Scope) -> list[CallSite]:
-    in_batches = {node for node, _ in project.in_batches}
+    in_batches = project.nodes_in_batches
     sites = project.analysis.callers(scope.node) if scope.is_function else []  # type: ignore[arg-type]
     return [site for site in sites if site.call in in_batches]
 

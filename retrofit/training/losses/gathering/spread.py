@@ -51,7 +51,7 @@ class Spread:
         self.project, self.analysis, self.loss_reader = project, project.analysis, loss_reader
         self.rows: dict[ast.expr, tuple[Scope, bool]] = {}
         self.sizes: dict[ast.expr, Scope] = {}
-        self._in_batches = {node for node, _ in project.in_batches}
+        self._in_batches = project.nodes_in_batches
         self._seen: set[tuple[ast.AST, bool]] = set()
         self._open: set[Scope] = set()  # functions that gather, and those that call them
         self._waiting: list[tuple[ast.expr, Scope, bool]] = []

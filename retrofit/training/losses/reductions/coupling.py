@@ -84,7 +84,7 @@ def coupled_otherwise(project: Project) -> list[tuple[ast.expr, Scope]]:
 
 def _is_before(project: Project, coupling: Coupling) -> bool:
     """Return whether a sum or mean is computed outside the steps: of the data, by which a scaler is set."""
-    steps: set[ast.AST] = project.analysis.fact("nodes in batches", lambda: {node for node, _ in project.in_batches})
+    steps = project.nodes_in_batches
     chains = [(coupling.node, coupling.scope), *call_chains(project.analysis, coupling.node, coupling.scope)]
     if any(place in steps for place, _ in chains):
         return False

@@ -41,7 +41,7 @@ def unseen_models(project: Project) -> Iterator[tuple[ast.AST, Scope, Variable]]
 
 def _owners(project: Project) -> set[Variable]:
     """Return the variables whose parameters the optimizers of the training have."""
-    per_batch = {node for node, _ in project.in_batches}
+    per_batch = project.nodes_in_batches
     optimizers = [optimizer for optimizer in project.optimizers if optimizer.call not in per_batch]
     owners = dict(owner for optimizer in optimizers for owner in parameter_owners(project.analysis, optimizer))
     wholes = {node for node, scope in owners.items() if scope.source.parents[node] in owners}  # what holds the owner
