@@ -109,6 +109,28 @@ for epoch in range(2):
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
 """
+ITERATED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+LOADER
+MODEL
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class Training:
+    def __iter__(self):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            yield
+
+
+for _ in Training():
+    pass
+"""
 LOADER = "loader = DataLoader(TensorDataset(torch.rand(32, 3), torch.rand(32, 1)), batch_size=8, shuffle=True)"
 MODEL = "model = nn.Linear(3, 1)"
 PARTS = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset\n"
@@ -123,3 +145,8 @@ def test_the_group_is_joined_before_a_module_that_makes_what_needs_it(name: str,
     texts = {file.path.name: file.text for file in result.files}
     assert texts["train.py"].index("rd.setup_distributed()") < texts["train.py"].index("from parts import")
     assert f"{name} = rd.distribute_{name}({name})" in texts["parts.py"]
+
+
+def test_the_group_is_joined_before_a_class_whose_objects_train_when_they_are_gone_through(tmp_path: Path) -> None:
+    (file,) = conversion(tmp_path, ITERATED.replace("LOADER", LOADER).replace("MODEL", MODEL)).files
+    assert file.text.index("\nrd.setup_distributed()\n") < file.text.index(LOADER)

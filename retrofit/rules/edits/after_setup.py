@@ -149,9 +149,7 @@ def _start(project: Project) -> tuple[Source, ast.stmt]:
     guard = _main_guard(project.entry)
     if scope.is_function and guard is not None:  # one of several, and what calls them is not known
         return project.entry, guard.body[0]
-    while scope.is_function and scope.parent is not None:
-        scope = scope.parent
-    statement = first_statement(scope)
+    statement = first_statement(scope.module)
     if is_main_guard(statement):
         assert isinstance(statement, ast.If)
         statement = statement.body[0]
