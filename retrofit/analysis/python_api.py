@@ -22,6 +22,8 @@ NAMESPACES = frozenset({
     "types.SimpleNamespace", "argparse.Namespace", "munch.Munch", "easydict.EasyDict", "addict.Dict", "box.Box",
 })  # fmt: skip
 CONTAINERS = MAPPINGS | SEQUENCES | NAMESPACES | {"set", "sorted", "reversed"}
+# Functions that go through what they are given.
+GOES_THROUGH = SEQUENCES | {"set", "frozenset", "sorted", "sum", "max", "min", "any", "all", "map", "filter"}
 # The attributes of an object as a dict or a tuple: functions, and a method of named tuples.
 AS_CONTAINERS = frozenset({"dataclasses.asdict", "dataclasses.astuple"})
 AS_DICT = "_asdict"

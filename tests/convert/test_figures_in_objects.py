@@ -99,6 +99,26 @@ LISTED = {
     "a dict of the project's": ("kept = Table()", "kept.update(top=out.max())", "print([v for v in kept.values()])"),
 }
 
+KEPT = """\
+class Kept:
+    def __init__(self):
+        self.best = 0
+    def __iter__(self):
+        for part in range(2):
+            yield self.best * part
+kept = Kept()
+"""
+GOES_THROUGH = ("max(kept)", "list(kept)[-1]", "sum(kept)", "*kept", "torch.tensor([*kept])", "list(map(float, kept))")
+LISTED |= {
+    f"an object in {call}": (KEPT, "kept.best = max(kept.best, out.max().item())", f"print({call})")
+    for call in GOES_THROUGH
+}
+LISTED["an object in a list"] = (
+    f"{KEPT}shown = []",
+    "kept.best = out.max().item()\nshown.extend(kept)",
+    "print(shown[-1])",
+)
+
 
 @pytest.mark.parametrize("name", LISTED)
 def test_what_one_rank_has_is_listed_where_it_is_shown(name: str, tmp_path: Path) -> None:

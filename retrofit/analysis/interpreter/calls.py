@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from ..calls import is_method, is_property
+from ..python_api import ADDS_ALL, GOES_THROUGH
 from ..scopes import parameters
 from ..values.attribute_names import is_taken_by_text
 from ..values.kinds import LocalClass, LocalFunction, Result
@@ -13,7 +14,7 @@ from ..values.named_tuples import fields_of_tuple
 from .by_text import cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame
-from .objects import keep_given, made_outside, set_by_name
+from .objects import gone_through, keep_given, made_outside, set_by_name
 from .state import NONE, Cell, Flow, joined, mixed
 from .templates import filled, is_template
 
@@ -37,6 +38,8 @@ class Calls:
         if isinstance(node.func, (ast.Call, ast.Subscript)):
             receiver = run.expressions.of(node.func)
         given = [run.expressions.of(part) for part in node.args]
+        if self._goes_through(node):
+            given = [gone_through(run, part, flow) for part, flow in zip(node.args, given)]
         named = [run.expressions.of(keyword.value) for keyword in node.keywords]
         known = run.domain.result(node, run.scope)
         if known is not None:
@@ -73,6 +76,11 @@ class Calls:
             return changed
         handed = run.containers.handed_on(node, given)
         return handed if handed is not None else self._outside(node, receiver, [*given, *named])
+
+    def _goes_through(self, node: ast.Call) -> bool:
+        """Return whether a function of Python, or a method of a list, goes through what it is given."""
+        is_adding = isinstance(node.func, ast.Attribute) and node.func.attr in ADDS_ALL
+        return is_adding or not GOES_THROUGH.isdisjoint(self.run.analysis.called(node, self.run.scope))
 
     def _spread(self, node: ast.Call, given: list[Flow]) -> list[Flow]:
         """Return the arguments that a function gets: of `*values` each value by itself."""

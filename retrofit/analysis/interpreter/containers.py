@@ -118,7 +118,7 @@ class Containers:
             return None
         run, name, flows = self.run, node.func.attr, [*given, *named]
         is_open = self._lists_attributes(node.func.value)
-        cells = frozenset(cell for cell in receiver.cells if is_open or self._is_container(cell))
+        cells = frozenset(cell for cell in receiver.cells if is_open or self.holds(cell))
         if name in EMPTIES and cells:
             for variable in [variable for variable in run.memory.state if variable[0] in cells]:
                 del run.memory.state[variable]
@@ -149,7 +149,7 @@ class Containers:
             return VARS in self.run.analysis.called(node, self.run.scope)
         return isinstance(node, ast.Attribute) and node.attr == ATTRIBUTES
 
-    def _is_container(self, cell: Cell) -> bool:
+    def holds(self, cell: Cell) -> bool:
         """Return whether an object is a list or a dict, or of a class of the project that is derived from them."""
         return cell.kind is None or bool(self.run.analysis.classes.bases(cell.kind) & CONTAINERS)
 

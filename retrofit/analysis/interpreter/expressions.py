@@ -10,6 +10,7 @@ from ..nodes import children
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP
 from ..scopes import Scope
 from ..values.kinds import LocalModule
+from .objects import gone_through
 from .state import NONE, Flow, Root, drawn_too, flattened, joined, mixed
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Expressions:
         return flow
 
     def _starred(self, node: ast.Starred) -> Flow:
-        return self.element(self.of(node.value))
+        return self.element(gone_through(self.run, node.value, self.of(node.value)))
 
     def _await(self, node: ast.Await) -> Flow:
         return self.of(node.value)

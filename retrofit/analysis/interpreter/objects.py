@@ -24,6 +24,16 @@ def next_of(run: Interpreter, node: ast.expr, flow: Flow, is_loop: bool) -> Flow
     return found
 
 
+def gone_through(run: Interpreter, node: ast.expr, flow: Flow) -> Flow:
+    """Return a list of what an object of the project gives one after another; any other value as it is."""
+    own = next_of(run, node, flow, is_loop=True) if not any(map(run.containers.holds, flow.cells)) else None
+    if own is None:
+        return flow
+    cell = run.new_cell(node)
+    run.memory.state[cell, None] = own
+    return Flow(cells=frozenset([cell]))
+
+
 def _next_of(run: Interpreter, node: ast.expr, cell: Cell, is_loop: bool) -> Flow | None:
     started = _run(run, node, cell, "__iter__", []) if is_loop else None
     following = _run(run, node, cell, "__next__", [])
