@@ -32,6 +32,19 @@ class CallSite:
         is_seen = len(before) > position and not any(isinstance(part, ast.Starred) for part, _ in before)
         return given[position] if is_seen else None
 
+    def spread_for(self, names: list[str], name: str) -> tuple[ast.expr, int, Scope] | None:
+        """Return `values`, an index and the scope of `values` where the parameter may be given values[index].
+
+        That is so in `f(a, *values)`; None where no arguments are spread before it, or several are.
+        """
+        given = self.positional()
+        spread = [number for number, (part, _) in enumerate(given) if isinstance(part, ast.Starred)]
+        position = names.index(name) if name in names else -1
+        if len(spread) != 1 or position < spread[0]:
+            return None
+        part, scope = given[spread[0]]
+        return part.value, position - spread[0], scope  # type: ignore[attr-defined]
+
     @property
     def is_open(self) -> bool:
         """Whether arguments are given that cannot be seen: `*values`, `**options`."""

@@ -27,6 +27,10 @@ class Distances(nn.Module):
         return F.mse_loss(s @ s.t(), t @ t.t())
 
 
+def aligned(s, t):
+    return F.cross_entropy(F.normalize(s) @ F.normalize(t).t(), torch.arange(len(s)))
+
+
 class Moved(nn.Module):
     def forward(self, s, t):
         chosen = s[torch.randperm(len(s))]
@@ -52,6 +56,7 @@ GATHERED = {
     ),
     "the scale of a batch": "low, high = out.min(), out.max()\nloss = F.mse_loss((out - low) / (high - low), x[:, :3])",
     "covariances": "loss = Correlations()(out, x[:, :3])",
+    "arguments of a pair": "pair = out, x[:, :3]\nloss = aligned(*pair)",
     "correlation": "p, t = out[:, 0], x[:, 0]\nloss = 1 - F.cosine_similarity(p - p.mean(), t - t.mean(), dim=0)",
     "pairs of classes": (
         "best, others = out[y == 1, 0], out[y != 1, 0]\n"

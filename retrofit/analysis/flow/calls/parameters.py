@@ -26,13 +26,23 @@ def given_for(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterat
     yield from ((*place, keys) for place in given if place is not None)
     for site in (site for site, place in zip(sites, given) if place is None):
         yield from ((part.value, where, (name, *keys)) for part, where in site.keywords() if part.arg is None)
-        spread = [(part.value, where) for part, where in site.positional() if isinstance(part, ast.Starred)]
-        yield from ((*place, (Key.ELEMENT, *keys)) for place in spread)
+        yield from _of_spread(site, names, name, keys)
     started = analysis.spawned.given(scope, name)
     yield from [(*started, keys)] if started is not None else []
     default = default_of(function, name)
     if default is not None and (None in given or has_unknown_caller(analysis, scope)):
         yield default, scope.parent or scope, keys
+
+
+def _of_spread(site: CallSite, names: list[str], name: str, keys: Keys) -> Iterator[Given]:
+    """Yield what `*values` in a call gives for a parameter: one of its entries, or any of them."""
+    entry = site.spread_for(names, name)
+    if entry is not None:
+        values, index, where = entry
+        yield values, where, (index, *keys)
+        return
+    spread = [(part.value, where) for part, where in site.positional() if isinstance(part, ast.Starred)]
+    yield from ((*place, (Key.ELEMENT, *keys)) for place in spread)
 
 
 def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Given]:

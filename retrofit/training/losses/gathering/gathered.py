@@ -164,8 +164,7 @@ def _spread(project: Project, meetings: Collection[Meeting], is_early: bool) -> 
 
 
 def _gather_arguments(spread: Spread, call: ast.Call, scope: Scope) -> None:
-    for part in [*call.args, *(keyword.value for keyword in call.keywords)]:
-        given = part.value if isinstance(part, ast.Starred) else part
+    for given in [*call.args, *(keyword.value for keyword in call.keywords)]:
         if spread.reader.value(given, scope).kind in ROWS:
             spread.gather(given, scope)
         else:
@@ -199,6 +198,8 @@ def _can_be_left(project: Project, spread: Spread, scope: Scope, sites: list[Cal
     """Return whether all that a function computes is computed from what it is given, and no model is run in it."""
     if not sites or any(node in project.batch_values.loops for node in own_nodes(scope.node)):
         return False
+    if any(site.is_open for site in sites):
+        return False  # one by one they are seen in the function
     models = project.batch_values.calls
     if any(runs_model(project, site.call, site.scope) for site in sites):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import default_of, given_parameters, last_name
@@ -175,10 +176,15 @@ class ValueReader:
         sites = self.analysis.callers(scope.node)
         sites = [site for site in sites if site.call in self.in_batches] or sites
         found = []
+        names = given_parameters(scope)
         for site in sites:
             default = default_of(scope.node, name)
             spread = [keyword.value for keyword in site.call.keywords if keyword.arg is None]  # model(**batch)
-            argument = site.argument(given_parameters(scope), name)
+            argument, entry = site.argument(names, name), site.spread_for(names, name)
+            if argument is None and entry is not None:
+                values, index, where = entry
+                found.append(self.value(values, where, (index, *path)))
+                continue
             if argument is None and spread:
                 found += [self.value(part, site.scope, (name, *path)) for part in spread]
                 continue
@@ -186,8 +192,8 @@ class ValueReader:
             found += [self.value(given, where, path)] if given is not None else []
         if found:
             return join(found)
-        names = [part for part in walk(scope.node) if isinstance(part, ast.Name) and part.id == name]
-        is_of_batch = any(BATCH in self.project.batch_values.sources_of(part, scope) for part in names[:1])
+        uses = (part for part in walk(scope.node) if isinstance(part, ast.Name) and part.id == name)
+        is_of_batch = any(BATCH in self.project.batch_values.sources_of(part, scope) for part in islice(uses, 1))
         return other(f"what {name} is given cannot be seen") if is_of_batch else Value(FIXED)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, path: Path) -> Value:
