@@ -32,18 +32,23 @@ class CallSite:
         is_seen = len(before) > position and not any(isinstance(part, ast.Starred) for part, _ in before)
         return given[position] if is_seen else None
 
-    def spread_for(self, names: list[str], name: str) -> tuple[ast.expr, int, Scope] | None:
-        """Return `values`, an index and the scope of `values` where the parameter may be given values[index].
+    def spread_for(self, names: list[str], name: str) -> tuple[ast.expr, int | str, Scope] | None:
+        """Return `values`, a key and the scope of `values` where the parameter may be given values[key].
 
-        That is so in `f(a, *values)`; None where no arguments are spread before it, or several are.
+        That is so in `f(a, *values)` and in `f(a, **values)`; None where nothing is spread that reaches the
+        parameter, or several things are. For a parameter of which `argument` finds nothing.
         """
         given = self.positional()
         spread = [number for number, (part, _) in enumerate(given) if isinstance(part, ast.Starred)]
         position = names.index(name) if name in names else -1
-        if len(spread) != 1 or position < spread[0]:
+        if len(spread) == 1 and position >= spread[0]:
+            part, scope = given[spread[0]]
+            return part.value, position - spread[0], scope  # type: ignore[attr-defined]
+        options = [(keyword.value, scope) for keyword, scope in self.keywords() if keyword.arg is None]
+        if spread or len(options) != 1 or not position >= 0:
             return None
-        part, scope = given[spread[0]]
-        return part.value, position - spread[0], scope  # type: ignore[attr-defined]
+        value, scope = options[0]
+        return value, name, scope
 
     @property
     def is_open(self) -> bool:

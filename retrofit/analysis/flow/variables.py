@@ -297,11 +297,13 @@ class _Trace:
         if len(binding.path) != 1 or [b.kind for b in given] != ["parameter"]:
             return set()
         assert value is not None
-        lists = [v for v in self.analysis.evaluate(value, scope) if isinstance(v, Display)]
-        entries = [(v.node.elts, v.scope) for v in lists if isinstance(v.node, (ast.List, ast.Tuple))]
-        index = binding.path[0]
-        variables = [self.of(elts[index], where) for elts, where in entries if -len(elts) <= index < len(elts)]
-        return set().union(*variables)
+        return self._of_entry(value, binding.path[0], scope)
+
+    def _of_entry(self, value: ast.expr, key: int | str, scope: Scope) -> set[Variable]:
+        """Return the variables that hold an entry of the lists, tuples and dicts that an expression can be."""
+        values = self.analysis.evaluate(value, scope)
+        entries = (entry for value in values for entry in self.analysis.containers.written(value, key))
+        return set().union(*(self.of(*entry) for entry in entries))
 
     def _hands_on(self, value: ast.expr | None, scope: Scope) -> bool:
         if not isinstance(value, ast.Call):
@@ -332,11 +334,15 @@ class _Trace:
         assert isinstance(function, FUNCTIONS)
         names = given_parameters(scope)
         found: set[Variable] = set()
-        for site in self.analysis.callers(function):
+        reached, sites = known_scopes(self.analysis), self.analysis.callers(function)
+        for site in [site for site in sites if site.scope in reached] or sites:
             if site.call in self.leave_out:
                 continue
             argument, default = site.argument(names, name), default_of(function, name)
-            if argument is not None:
+            spread = site.spread_for(names, name) if argument is None else None
+            if spread is not None:
+                found |= self._of_entry(*spread)
+            elif argument is not None:
                 inner = self.of(*argument)
                 found |= inner or ({Variable(scope, name)} if self._is_kept(argument, name, scope) else set())
             elif default is not None:

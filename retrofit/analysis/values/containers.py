@@ -45,6 +45,20 @@ class Containers:
             return self._analysis.evaluate(node.elt, scope)
         return NOTHING
 
+    def written(self, base: Value, key: int | str) -> list[tuple[ast.expr, Scope]]:
+        """Return the expressions that are written down for an entry of a container, and the scope they are in."""
+        if isinstance(base, Result) and base.builder == "dict" and not base.call.args:
+            return [(given.value, base.scope) for given in base.call.keywords if given.arg == key]
+        if not isinstance(base, Display):
+            return []
+        node, parts = base.node, []
+        if isinstance(node, (ast.Tuple, ast.List)) and isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
+            parts = [node.elts[key]]
+        elif isinstance(node, ast.Dict):
+            pairs = [*zip(node.keys, node.values), *self._later(node, base.scope)]
+            parts = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
+        return [(part, base.scope) for part in parts]
+
     def _later(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
         """Return the keys and values that a dict gets later, by its name or as an attribute of a class."""
         found = later_entries(node, scope)

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..calls import CallSite, argument_for, default_of, is_method, is_property, last_name, returns_of
+from ..calls import CallSite, argument_for, default_of, given_parameters, is_method, is_property, last_name, returns_of
 from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
@@ -215,12 +215,17 @@ class Analysis:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
         names = parameters(function)
-        has_receiver = is_method(scope)
-        if has_receiver and names and name == names[0]:
+        if is_method(scope) and names and name == names[0]:
             return self.classes.receivers(scope)
+        names = given_parameters(scope)
         found: set[Value] = set()
         for site in self.callers(function):
-            argument = site.argument(names[1:] if has_receiver else names, name)
+            argument = site.argument(names, name)
+            spread = site.spread_for(names, name) if argument is None else None
+            if spread is not None:
+                values, key, where = spread
+                entries = (e for value in self.evaluate(values, where) for e in self.containers.written(value, key))
+                found = found.union(*(self.evaluate(*entry) for entry in entries))
             found |= self.evaluate(*argument) if argument is not None else NOTHING
         default = default_of(function, name)
         return frozenset(found | self.evaluate(default, scope.parent or scope))

@@ -16,7 +16,7 @@ from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..data.batches import repeats
-from ..data.drawn import is_loader
+from ..data.drawn import is_loader, loaders_in
 from ..data.draws.draws import RANDOM
 from ..data.loaders import TRAIN
 from ..loops import Frame, LoopNode
@@ -236,16 +236,9 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
     uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
     if isinstance(loop, ast.While) or not uses:  # while batch is not None: ... batch = prefetcher.next()
         return bool(uses) and any(isinstance(part, ast.IsNot) for part in walk(loop.test))  # type: ignore[union-attr]
-    inside = {part for node in _gone_through(project, loop, scope) for part in walk(node)}
-    return any(use.expression in inside for use in uses) and not _is_endless(project, loop.iter, scope)
-
-
-def _gone_through(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> Iterator[ast.expr]:
-    """Yield what a loop goes through, and what the names in it mean: `bar = tqdm(loader)` before it."""
-    yield loop.iter
-    names = [part for part in walk(loop.iter) if isinstance(part, ast.Name)]
-    made = (binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope))
-    yield from (value for value in made if value is not None)
+    gone_through = {expression for expression, _ in loaders_in(project.analysis, loop.iter, scope)}
+    is_over_loader = any(use.expression in gone_through for use in uses)  # and does not draw from it by next()
+    return is_over_loader and not _is_endless(project, loop.iter, scope)
 
 
 def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> bool:

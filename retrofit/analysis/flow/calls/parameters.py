@@ -25,7 +25,6 @@ def given_for(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterat
     given = [site.argument(names, name) for site in sites]
     yield from ((*place, keys) for place in given if place is not None)
     for site in (site for site, place in zip(sites, given) if place is None):
-        yield from ((part.value, where, (name, *keys)) for part, where in site.keywords() if part.arg is None)
         yield from _of_spread(site, names, name, keys)
     started = analysis.spawned.given(scope, name)
     yield from [(*started, keys)] if started is not None else []
@@ -35,12 +34,13 @@ def given_for(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterat
 
 
 def _of_spread(site: CallSite, names: list[str], name: str, keys: Keys) -> Iterator[Given]:
-    """Yield what `*values` in a call gives for a parameter: one of its entries, or any of them."""
+    """Yield what `*values` and `**values` in a call give for a parameter: one of the entries, or any of them."""
     entry = site.spread_for(names, name)
     if entry is not None:
-        values, index, where = entry
-        yield values, where, (index, *keys)
+        values, key, where = entry
+        yield values, where, (key, *keys)
         return
+    yield from ((part.value, where, (name, *keys)) for part, where in site.keywords() if part.arg is None)
     spread = [(part.value, where) for part, where in site.positional() if isinstance(part, ast.Starred)]
     yield from ((*place, (Key.ELEMENT, *keys)) for place in spread)
 

@@ -179,14 +179,10 @@ class ValueReader:
         names = given_parameters(scope)
         for site in sites:
             default = default_of(scope.node, name)
-            spread = [keyword.value for keyword in site.call.keywords if keyword.arg is None]  # model(**batch)
-            argument, entry = site.argument(names, name), site.spread_for(names, name)
-            if argument is None and entry is not None:
-                values, index, where = entry
-                found.append(self.value(values, where, (index, *path)))
-                continue
-            if argument is None and spread:
-                found += [self.value(part, site.scope, (name, *path)) for part in spread]
+            argument, spread = site.argument(names, name), site.spread_for(names, name)
+            if argument is None and spread is not None:  # model(**batch)
+                values, key, where = spread
+                found.append(self.value(values, where, (key, *path)))
                 continue
             given, where = argument or (default, scope.parent or scope)
             found += [self.value(given, where, path)] if given is not None else []
