@@ -51,6 +51,16 @@ def script(before: str, epoch: str = "pass", after: str = "") -> str:
             "pages.savefig()",
         ),
         ("db = sqlite3.connect('x.db')\ncursor = db.cursor()", "cursor.execute('insert into x values (1)')"),
+        (
+            "import lmdb\nkept = lmdb.open('x')",
+            "with kept.begin(write=True) as entries:\n        entries.put(b'a', b'b')",
+        ),
+        ("import shelve\nkept = shelve.open('runs')", "kept[str(epoch)] = loss.item()"),
+        ("import dbm\nkept = dbm.open('runs', 'c')", "kept[str(epoch)] = str(loss.item())"),
+        (
+            "import sqlalchemy as sa\nkept = sa.create_engine('sqlite:///x.db')",
+            "with kept.begin() as rows:\n        rows.execute(sa.insert('x'), [{'loss': 1}])",
+        ),
     ],
 )
 def test_what_is_only_filled_is_rank_0s_alone(before: str, epoch: str, tmp_path: Path) -> None:
@@ -61,6 +71,10 @@ def test_what_is_only_filled_is_rank_0s_alone(before: str, epoch: str, tmp_path:
     "before",
     [
         "kept = np.memmap('x.dat', mode='r', shape=(2,))",
+        "import lmdb\nwith lmdb.open('x').begin() as entries:\n    kept = entries.get(b'a')",
+        "import shelve\nkept = shelve.open('runs', 'r')",
+        "import sqlalchemy as sa\nkept = sa.create_engine('sqlite:///x.db').connect().execute(sa.text('select 1'))",
+        "import requests\nkept = requests.post('http://here/data', json={'part': 1}).json()",
         "kept = sqlite3.connect('x.db').execute('select * from x').fetchall()",
         "import zarr\nkept = zarr.open('x.zarr', mode='r')",
         "class Files:\n    def open(self, name, mode):\n        return [name]\nFiles().open('x', mode='w')",
@@ -76,6 +90,34 @@ def test_what_is_filled_and_read_is_left_to_a_person_by_its_line(tmp_path: Path)
     found = conversion(tmp_path, script(before, "kept[epoch] = loss.item()", "print(kept.mean())")).findings
     (advice,) = [finding for finding in found if finding.code == "RF501"]
     assert "numpy.memmap writes on every process" in advice.message and not advice.edits
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "requests.post('http://here/losses', json={'epoch': epoch})",
+        "client.runs.insert_one({'epoch': epoch})",
+        "store.upload_file('x.pt', 'runs', 'x.pt')",
+        "mail.sendmail('me', 'you', 'done')",
+        "faiss.write_index(index, 'x.index')",
+    ],
+)
+def test_what_is_sent_is_sent_once(line: str, tmp_path: Path) -> None:
+    before = (
+        "import boto3\nimport faiss\nimport pymongo\nimport requests\nimport smtplib\nmail = smtplib.SMTP()\n"
+        "client, store, index = pymongo.MongoClient(), boto3.client('s3'), faiss.IndexFlatL2(1)"
+    )
+    lines = converted(tmp_path, script(before, line))
+    assert lines[lines.index(line) - 1] == "if rd.is_main_process():"
+
+
+def test_an_engine_that_sessions_use_is_one_in_memory_elsewhere(tmp_path: Path) -> None:
+    before = (
+        "import sqlalchemy as sa\nfrom sqlalchemy.orm import Session\nengine = sa.create_engine('sqlite:///x.db')\n"
+        "sa.MetaData().create_all(engine)\nsession = Session(bind=engine)"
+    )
+    lines = converted(tmp_path, script(before, "session.add(epoch)\n    session.commit()", "print(session.query(1))"))
+    assert "engine = sa.create_engine('sqlite:///x.db' if rd.is_main_process() else \"sqlite://\")" in lines
 
 
 OPENED = "import sqlite3\n\n\ndef opened(path):\n    return sqlite3.connect(path)\n"
@@ -100,8 +142,11 @@ def test_a_database_that_is_read_next_to_one_that_is_filled(tmp_path: Path) -> N
 
 
 def test_a_database_gets_each_row_once(tmp_path: Path, launcher: Launcher) -> None:
-    before = "db = sqlite3.connect('x.db')\ndb.execute('create table x (loss real)')"
-    epoch = "db.execute('insert into x values (?)', (loss.item(),))"
+    before = "import shelve\ndb = sqlite3.connect('x.db')\ndb.execute('create table x (loss real)')"
+    epoch = (
+        "db.execute('insert into x values (?)', (loss.item(),))\n"
+        "    with shelve.open('runs') as runs:\n        runs[str(epoch)] = 1"
+    )
     after = "db.commit()\nprint('rows', db.execute('select count(*) from x').fetchone()[0])"
     (file,) = conversion(tmp_path, script(before, epoch, after)).files
     (tmp_path / "train.py").write_text(file.text)

@@ -233,9 +233,10 @@ def _store_on_main(project: Project, output: Output) -> list[Edit]:
     if is_only_filled(call, output.scope):
         return call_through(source, call, "rd.output.on_main_process")
     path = path_of(call)
-    if output.name in DATABASES and creates_tables(project.analysis, call, output.scope) and path is not None:
+    memory = DATABASES.get(output.name)
+    if memory and creates_tables(project.analysis, call, output.scope) and path is not None:
         is_loose = isinstance(path, (ast.IfExp, ast.Lambda, ast.NamedExpr))
-        return surround(source, path, "(" * is_loose, ")" * is_loose + ' if rd.is_main_process() else ":memory:"')
+        return surround(source, path, "(" * is_loose, ")" * is_loose + f' if rd.is_main_process() else "{memory}"')
     return []
 
 

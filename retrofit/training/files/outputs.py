@@ -15,7 +15,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, LocalClass, LocalFunction
+from retrofit.analysis.values.kinds import Display, External, LocalClass, LocalFunction
 from retrofit.training.torch_api.files import (
     BUFFERS,
     COMMANDS,
@@ -24,6 +24,7 @@ from retrofit.training.torch_api.files import (
     OPENERS,
     OWN_FOLDERS,
     SAVES_BY_NAME,
+    SENDERS,
     TO_TEXT,
     WRITERS,
     WRITING_METHODS,
@@ -82,8 +83,13 @@ def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Outp
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
     if not is_own and (node.func.attr in WRITING_METHODS or _saves_file(node)):
         yield Output(WRITE, node.func.attr, node, scope)
-    elif not is_own and opens_own_path(node):
+    elif not is_own and opens_own_path(node) and not _is_of_module(analysis, node.func.value, scope):
         yield Output(OPEN, "open", node, scope)
+
+
+def _is_of_module(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a module of a library, and no path: `lmdb` of lmdb.open("a")."""
+    return any(isinstance(value, External) for value in analysis.evaluate(node, scope))
 
 
 def _is_of_bar(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
@@ -125,7 +131,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return WRITE
     if name in WRITERS:
         return WRITE if name not in TO_TEXT or len(call.args) > 1 or argument_for(call, [], "stream") else ""
-    if SAVES_BY_NAME.fullmatch(name):
+    if SAVES_BY_NAME.fullmatch(name) or (name in SENDERS and isinstance(scope.source.parents[call], ast.Expr)):
         return WRITE
     if name in FILE_CHANGERS:
         is_read = name in COMMANDS and only_reads(call, name, scope.source.parents[call])

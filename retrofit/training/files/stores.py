@@ -17,58 +17,71 @@ from retrofit.training.torch_api.files import DATABASES, STORES
 
 CHANGES = re.compile(r"\s*(create|insert|update|delete|replace|drop|alter)\b", re.IGNORECASE)
 CREATES = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
-COMMITS = frozenset({"commit", "executemany", "to_sql"})
+CREATES_ALL = "create_all"  # of the tables that classes describe
+TAKEN = frozenset({"to_sql", CREATES_ALL})  # methods that are given the database
+COMMITS = TAKEN | {"commit", "executemany", "begin"}
 USES = COMMITS | {"execute", "executescript"}
+STATEMENTS = frozenset({"insert", "update", "delete"})  # functions and methods that give one
 
 
 def opens_store(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call opens a file of this kind to write to it."""
     if name in DATABASES:
-        texts, methods = _asked(analysis, call, scope)
-        return bool(methods & COMMITS) or any(map(CHANGES.match, texts))
+        texts, names = _asked(analysis, call, scope)
+        return bool(names & (COMMITS | STATEMENTS)) or any(map(CHANGES.match, texts))
     if name not in STORES:
         return False
     parameters, modes = STORES[name]
-    given = argument_for(call, parameters, "mode") if modes else None
+    given = argument_for(call, parameters, parameters[-1]) if modes else None
     mode = given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else ""
     return not modes or mode[:1] in set(modes) or mode == "r+"
 
 
 def creates_tables(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether a database that is new has the tables that the script asks for."""
-    return any(map(CREATES.match, _asked(analysis, call, scope)[0]))
+    texts, names = _asked(analysis, call, scope)
+    return CREATES_ALL in names or any(map(CREATES.match, texts))
 
 
 def _asked(analysis: Analysis, call: ast.Call, scope: Scope) -> tuple[list[str], set[str]]:
-    """Return the statements of SQL that a database gets, and the methods that are called for it.
+    """Return the statements of SQL that a database gets, and the names of what is called for it.
 
     Where its uses cannot be followed, all texts of the file count as statements.
     """
     uses_of = analysis.fact("uses of databases", lambda: _uses_of_databases(analysis))
     if call not in uses_of or scope.source in uses_of:
         nodes: list[ast.AST] = list(scope.source.nodes)
-        methods = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        names = {last_name(node) for node in nodes if _is_use(node)}
     else:
         given = [(use.args[0], where) for use, where in uses_of[call] if use.args]
         nodes = [origin.node for part, where in given for origin in computed_from(analysis, part, where)]
-        methods = {last_name(use) for use, _ in uses_of[call]}
+        names = {last_name(use) for use, _ in uses_of[call]}
+        names |= {last_name(node) for node in nodes if isinstance(node, ast.Call)}
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return texts, methods
+    return texts, names
 
 
 def _uses_of_databases(analysis: Analysis) -> dict[ast.AST | Source, list[tuple[ast.Call, Scope]]]:
     """Return the calls that run statements, by the call that opens their database; by the file where none is found."""
-    opening = {call for call, _ in calls_named(analysis, DATABASES)}
+    opening = {call for call, _ in calls_named(analysis, DATABASES.keys())}
     found: dict[ast.AST | Source, list[tuple[ast.Call, Scope]]] = {}
     for node, scope in reached_nodes(analysis) if opening else ():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in USES:
+        if _is_use(node):
+            assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             given = [*node.args, *(keyword.value for keyword in node.keywords)]  # frame.to_sql("runs", database)
-            holders = given if node.func.attr == "to_sql" else [node.func.value]
+            holders = given if node.func.attr in TAKEN else [node.func.value]
             origins = (origin.node for part in holders for origin in computed_from(analysis, part, scope))
             holder: ast.AST | Source
             for holder in opening.intersection(origins) or [scope.source]:
                 found.setdefault(holder, []).append((node, scope))
     return found
+
+
+def _is_use(node: ast.AST) -> bool:
+    """Return whether a call runs a statement, or begins to write: `env.begin(write=True)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in USES:
+        return False
+    return node.func.attr != "begin" or any(keyword.arg == "write" for keyword in node.keywords)
 
 
 def is_only_filled(call: ast.Call, scope: Scope) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from retrofit.analysis.python_api import CLOCKS
 
@@ -25,7 +26,7 @@ WRITERS = frozenset({
 # Functions and methods of other libraries that say by their names that they write files, or make a folder; each returns
 # something of its own interest: timm's CheckpointSaver.save_checkpoint.
 SAVES_BY_NAME = re.compile(
-    r"(?!(torch|retrofit|multigpu|accelerate|lightning|pytorch_lightning|deepspeed)\.).*\.save_[a-z]+"
+    r"(?!(torch|retrofit|multigpu|accelerate|lightning|pytorch_lightning|deepspeed)\.).*\.(save|write)_[a-z]+"
     r"|timm\.utils\.(summary\.)?(get_outdir|update_summary)"
 )
 # Those that return the text where they are given no file.
@@ -33,15 +34,22 @@ TO_TEXT = frozenset({"yaml.dump", "yaml.safe_dump"})
 # Those that keep a training's state, and those that read it.
 SAVES_STATE = frozenset({"torch.save", runtime.SAVE_CHECKPOINT})
 LOADS_STATE = frozenset({"torch.load", runtime.READ_CHECKPOINT})
+# Functions that send something, and may be asked what came back.
+SENDERS = frozenset({"requests.post", "requests.put", "requests.patch"})
+# Methods of whatever object that send something: to a store of files, a database, by mail or to a chat.
+SENDS = frozenset({
+    "push_to_hub", "upload_file", "upload_folder", "upload_fileobj", "upload_from_filename", "sendmail", "send_message",
+    "insert_one", "insert_many", "update_one", "update_many", "replace_one",
+})  # fmt: skip
 # Methods of whatever object that write a file, or change one; those among them that keep data to be read again.
 KEEPS_DATA = frozenset({"save_pretrained", "tofile", "to_parquet", "to_hdf", "to_feather", "save_to_disk"})
-WRITING_METHODS = KEEPS_DATA | {
+WRITING_METHODS = KEEPS_DATA | SENDS | {
     "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
     "writerows", "writeheader", "save_weights", "to_excel", "write_image", "write_html", "export_chrome_trace",
     "export_stacks", "write_png", "symlink_to", "rmdir",
 }  # fmt: skip
 # Methods of whatever object by which their arguments get into a file.
-SAVE_METHODS = frozenset({"write", "writelines", "writerow", "writerows", "dump", "save", "savez"})
+SAVE_METHODS = SENDS | {"write", "writelines", "writerow", "writerows", "dump", "save", "savez"}
 # Methods by which the object itself does.
 SAVES_ITSELF = frozenset({
     "to_csv", "to_json", "to_excel", "to_pickle", "to_parquet", "to_hdf", "to_feather", "to_html", "to_latex", "tofile",
@@ -58,22 +66,27 @@ PATH_POSITIONS = {"torch.save": 1, "torchvision.utils.save_image": 1, "torchvisi
 # Files that are held open, and buffers in memory that look like them.
 OPENERS = frozenset({
     "open", "io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "h5py.File", "zipfile.ZipFile",
-    "tarfile.open", "shelve.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
+    "tarfile.open", "bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile",
 })  # fmt: skip
 BUFFERS = frozenset({"io.BytesIO", "io.StringIO"})
 # Files that stay open while they are filled through an object: the parameters up to the mode, and the modes that write
-# (none where they are always written).
-STORES = {
+# (none where they are always written, "" for a file that is where no mode is given).
+STORES: dict[str, tuple[list[str], Collection[str]]] = {
     **dict.fromkeys(["numpy.memmap", "numpy.core.memmap"], (["filename", "dtype", "mode"], "w")),
     "numpy.lib.format.open_memmap": (["filename", "mode"], "w"), "tables.open_file": (["filename", "mode"], "wa"),
     **dict.fromkeys([f"zarr.{name}" for name in ("open", "open_group", "open_array")], (["store", "mode"], "wa")),
     "netCDF4.Dataset": (["filename", "mode"], "wa"), "pandas.HDFStore": (["path", "mode"], "wa"),
+    "shelve.open": (["filename", "flag"], ("", *"cnw")), "dbm.open": (["file", "flag"], "cnw"),
     "wave.open": (["file", "mode"], "w"), "webdataset.TarWriter": ([], ""), "webdataset.ShardWriter": ([], ""),
     "pandas.ExcelWriter": ([], ""), "pyarrow.parquet.ParquetWriter": ([], ""), "cv2.VideoWriter": ([], ""),
     "imageio.get_writer": ([], ""), "imageio.v2.get_writer": ([], ""), "tensorflow.io.TFRecordWriter": ([], ""),
     "matplotlib.backends.backend_pdf.PdfPages": ([], ""), "matplotlib.animation.FFMpegWriter": ([], ""),
 }  # fmt: skip
-DATABASES = frozenset({"sqlite3.connect"})
+# What opens a database, with the name of one in memory, where there is such.
+DATABASES = {
+    "sqlite3.connect": ":memory:", "duckdb.connect": ":memory:", "sqlalchemy.create_engine": "sqlite://",
+    "sqlalchemy.engine.create_engine": "sqlite://", "lmdb.open": "", "lmdb.Environment": "",
+}  # fmt: skip
 
 # Functions that change files and folders; those that run a command of the system; those that copy.
 COMMANDS = frozenset(
