@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..nodes import walk
-from .state import NONE, OTHER, Flow, State, escaped
+from .state import OTHER, Flow, State, Variable, escaped
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -24,10 +24,9 @@ def depend_on(run: Interpreter, node: ast.If, test: Flow, before: State, ends: l
     """Let what branches have set differ as the test between them does, whatever they have set it to."""
     roots = escaped(test)
     is_set = {variable for target in _targets([*node.body, *node.orelse]) for variable in _variables(run, target)}
-    for variable, flow in list(run.memory.state.items()):
-        is_other = any(end.get(variable, NONE) != before.get(variable, NONE) for end in ends)
-        is_changed = (is_other or variable in is_set) and variable in before
-        if is_changed and not (flow.kind == OTHER and roots <= flow.roots):
+    for variable in is_set | {changed for end in ends for changed in end.changed_since(before)}:
+        flow = run.memory.state.get(variable) if variable in before else None
+        if flow is not None and not (flow.kind == OTHER and roots <= flow.roots):
             run.memory.state[variable] = Flow(OTHER, roots=roots | escaped(flow), cells=flow.cells)
 
 
@@ -44,7 +43,7 @@ def _targets(statements: list[ast.stmt]) -> Iterator[ast.expr]:
             yield from _targets(getattr(statement, name, []))
 
 
-def _variables(run: Interpreter, target: ast.expr) -> list[tuple[object, object]]:
+def _variables(run: Interpreter, target: ast.expr) -> list[Variable]:
     if isinstance(target, ast.Name):
         return [(run.scope.outer_names.get(target.id, run.scope), target.id)]
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):

@@ -29,7 +29,7 @@ def methods_by_text(run: Interpreter, taken: ast.Call) -> list[tuple[LocalFuncti
 
 def attribute_by_text(run: Interpreter, taken: ast.Call, base: Flow) -> Flow | None:
     """Return what getattr(losses, name) gives: any of the attributes that it can be, None where it is not known."""
-    held = {key: flow for (owner, key), flow in run.memory.state.items() if owner in base.cells}
+    held = dict(run.memory.state.held_by(base.cells))
     names = names_taken(run.analysis, _with_text(run, taken), [key for key in held if isinstance(key, str)], run.scope)
     return run.domain.either([held[name] for name in names]) if names else None
 

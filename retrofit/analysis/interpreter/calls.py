@@ -164,9 +164,9 @@ class Calls:
         named: list[Flow],
     ) -> Flow:  # fmt: skip
         run, result, ends = self.run, None, []
-        before = dict(run.memory.state)
+        before = run.memory.state.copy()
         for function, self_flow in functions[:MOST_FUNCTIONS]:
-            run.memory.state = dict(before)
+            run.memory.state = before.copy()
             flow = self.run_function(node, function, self_flow, given, named)
             result = flow if result is None else joined(result, flow)
             ends.append(run.memory.state)
@@ -224,8 +224,7 @@ class Calls:
         run = self.run
         cell = run.new_cell(node, made.scope)
         flow = Flow(cells=frozenset([cell]))
-        for variable in [variable for variable in run.memory.state if variable[0] == cell]:
-            del run.memory.state[variable]
+        run.memory.state.drop(cell)
         method = run.analysis.classes.method(made.scope, "__init__")
         if method is not None and not run.domain.is_opaque(node, run.scope):
             self.run_function(node, method, flow, given, named)
@@ -282,8 +281,8 @@ class Calls:
         run = self.run
         for part in changed:
             for cell in run.expressions.of(part).cells:
-                for variable in [variable for variable in run.memory.state if variable[0] == cell]:
-                    run.memory.state[variable] = NONE
+                for key, _ in run.memory.state.held_by([cell]):
+                    run.memory.state[cell, key] = NONE
             if isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
                 run.bind(part, NONE)
 

@@ -88,10 +88,9 @@ class Containers:
                 run.memory.put(cells, None, made)
             return Flow(cells=cells)
         for flow in given:
-            for (owner, key), held in list(run.memory.state.items()):
-                if owner in flow.cells:
-                    is_pair = len(held.parts) == 2 and bool(names & MAPPINGS)
-                    run.memory.put(cells, key, held.parts[1] if is_pair else held)
+            for key, held in run.memory.state.held_by(flow.cells):
+                is_pair = len(held.parts) == 2 and bool(names & MAPPINGS)
+                run.memory.put(cells, key, held.parts[1] if is_pair else held)
             for part in flow.parts:
                 run.memory.put(cells, None, part)
         for keyword in node.keywords:
@@ -120,8 +119,8 @@ class Containers:
         is_open = self._lists_attributes(node.func.value)
         cells = frozenset(cell for cell in receiver.cells if is_open or self.holds(cell))
         if name in EMPTIES and cells:
-            for variable in [variable for variable in run.memory.state if variable[0] in cells]:
-                del run.memory.state[variable]
+            for cell in cells:
+                run.memory.state.drop(cell)
             return NONE
         if name in ADDS_ONE | ADDS_ALL and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
             self._fill(node, cells, name, given, named)
@@ -160,9 +159,8 @@ class Containers:
         for flow in given:
             inner = flow
             if name in ADDS_ALL and cells:
-                for (owner, key), held in list(run.memory.state.items()):
-                    if owner in flow.cells:
-                        run.memory.put(cells, key, run.kept(cells, held))
+                for key, held in run.memory.state.held_by(flow.cells):
+                    run.memory.put(cells, key, run.kept(cells, held))
                 inner = flow if flow.differs else NONE
             if cells:
                 run.memory.put(cells, None, run.kept(cells, inner))

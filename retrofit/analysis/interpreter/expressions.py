@@ -81,7 +81,7 @@ class Expressions:
         run = self.run
         for value in run.analysis.evaluate(node.value, run.scope):
             if isinstance(value, LocalModule):
-                return run.memory.state.get((value.scope, node.attr), NONE)
+                return run.memory.state.get((value.scope, node.attr)) or NONE
         base = self.of(node.value)
         if base.cells and node.attr == ATTRIBUTES:
             return base
@@ -222,9 +222,8 @@ class Expressions:
         for key, value in zip(node.keys, node.values):
             flow = self.of(value)
             if key is None:
-                for (owner, name), held in list(self.run.memory.state.items()):
-                    if owner in flow.cells:
-                        self.run.memory.put(cells, name, held)
+                for name, held in self.run.memory.state.held_by(flow.cells):
+                    self.run.memory.put(cells, name, held)
                 flow = flow if flow.differs else NONE
             self.of(key)
             literal = key.value if isinstance(key, ast.Constant) else None

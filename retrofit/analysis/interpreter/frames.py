@@ -41,11 +41,11 @@ class Memory:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.state: State = {}
+        self.state = State()
 
     def load(self, name: str, scope: Scope) -> Flow:
         found = scope.find(name)
-        return self.state.get((found[0] if found else scope, name), NONE)
+        return self.state.get((found[0] if found else scope, name)) or NONE
 
     def store(self, name: str, scope: Scope, flow: Flow) -> None:
         self.state[scope.outer_names.get(name, scope), name] = flow
@@ -66,7 +66,7 @@ class Memory:
 
     def held(self, cells: frozenset[Cell]) -> list[Flow]:
         """Return all that objects hold."""
-        return [flow for (owner, _), flow in self.state.items() if owner in cells] if cells else []
+        return [flow for _, flow in self.state.held_by(cells)]
 
     def everything(self, cells: frozenset[Cell]) -> Flow:
         """Return what objects hold anywhere, also in objects that they hold."""
@@ -77,7 +77,7 @@ class Memory:
             seen.add(cell)
             if cell.is_source:
                 continue
-            entries = [held for (owner, _), held in self.state.items() if owner is cell or owner == cell]
+            entries = [held for _, held in self.state.held_by([cell])]
             for held in (part for entry in entries for part in flattened(entry)):
                 flow = (
                     joined(flow, held) if not (flow.differs and held.differs and flow != held) else _either(flow, held)
@@ -96,14 +96,13 @@ class Memory:
 
     def _put_under_each(self, cell: Cell, flow: Flow) -> None:
         """Let each entry of a dict be what is put under a key that is not known: `for k in sums: sums[k] += x`."""
-        for variable, known in list(self.state.items()):
-            if variable[0] == cell and isinstance(variable[1], str):
-                self.state[variable] = joined(known, flow)
+        for key, known in self.state.held_by([cell]):
+            if isinstance(key, str):
+                self.state[cell, key] = joined(known, flow)
 
     def forget(self, scope: Scope) -> None:
         """Drop the variables of a function that is called again."""
-        for variable in [variable for variable in self.state if variable[0] is scope]:
-            del self.state[variable]
+        self.state.drop(scope)
 
     def meet(self, states: list[State]) -> None:
         if states:

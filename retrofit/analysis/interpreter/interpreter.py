@@ -103,8 +103,7 @@ class Interpreter:
         is_made_again = cell in self.made_in
         self.made_in[cell] = self.batches
         if kind is None and is_made_again:
-            for variable in [variable for variable in self.memory.state if variable[0] == cell]:
-                del self.memory.state[variable]
+            self.memory.state.drop(cell)
         return cell
 
     def root_scope(self, node: ast.expr) -> Scope:
@@ -147,7 +146,7 @@ class Interpreter:
             variable = (self.root_scope(target), ast.unparse(target))
         else:
             return
-        known = self.memory.state.get(variable, NONE)
+        known = self.memory.state.get(variable) or NONE
         self.memory.state[variable] = replace(mixed([known, flow]), cells=known.cells)
 
     # Statements.
@@ -218,12 +217,12 @@ class Interpreter:
     def _end(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Return):
             self.frame.give(self.expressions.of(node.value))
-            self.frame.ends.append(dict(self.memory.state))
+            self.frame.ends.append(self.memory.state.copy())
         elif isinstance(node, ast.Raise):
             self.expressions.of(node.exc)
         elif self.frame.loops:
             loop = self.frame.loops[-1]
-            (loop.left if isinstance(node, ast.Break) else loop.again).append(dict(self.memory.state))
+            (loop.left if isinstance(node, ast.Break) else loop.again).append(self.memory.state.copy())
 
     def bind(self, target: ast.expr, flow: Flow) -> None:
         if isinstance(target, ast.Name):
@@ -282,10 +281,10 @@ class Interpreter:
                     break
         test = test if is_apart else NONE
         self.frame.unsure += test.differs
-        before = dict(self.memory.state)
+        before = self.memory.state.copy()
         ends: list[State] = []
         for branch in (node.body, node.orelse):
-            self.memory.state = dict(before)
+            self.memory.state = before.copy()
             if self.block(branch):
                 ends.append(self.memory.state)
         self.frame.unsure -= test.differs
@@ -298,12 +297,12 @@ class Interpreter:
         return falls
 
     def _try(self, node: ast.Try) -> bool:
-        before = dict(self.memory.state)
+        before = self.memory.state.copy()
         falls = self.block(node.body)
         ends = [self.memory.state] if falls else []
         during = joined_states([before, self.memory.state])
         for handler in node.handlers:
-            self.memory.state = dict(during)
+            self.memory.state = during.copy()
             if self.block(handler.body):
                 ends.append(self.memory.state)
         if falls and node.orelse:
@@ -321,7 +320,7 @@ class Interpreter:
         for _ in range(MOST_TURNS):
             if self.memory.state == before or not self.has_time():
                 break
-            before = dict(self.memory.state)
+            before = self.memory.state.copy()
             self._turn(node, loop)
             self.frame.unsure = unsure
             after = joined_states([self.memory.state, *loop.again])  # a loop is taken to turn once at least
@@ -365,10 +364,7 @@ class Interpreter:
 
     def _aged(self, state: State) -> State:
         """Return a state in which what is left of a batch cannot be brought together over the processes any more."""
-        return {
-            variable: flow if isinstance(variable[0], Cell) and variable[0].is_source else self.aged(flow)
-            for variable, flow in state.items()
-        }
+        return state.mapped(lambda owner, f: f if isinstance(owner, Cell) and owner.is_source else self.aged(f))
 
     def aged(self, flow: Flow) -> Flow:
         parts = tuple(self.aged(part) for part in flow.parts)

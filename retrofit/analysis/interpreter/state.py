@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Union
@@ -32,8 +32,8 @@ class Cell:
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, Cell):
             return self is other
-        mine = self.node, self.calls, self.kind, self.is_source
-        return hash(self) == hash(other) and mine == (other.node, other.calls, other.kind, other.is_source)
+        mine = self._hash, self.node, self.calls, self.kind, self.is_source  # type: ignore[attr-defined]
+        return mine == (other._hash, other.node, other.calls, other.kind, other.is_source)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,77 @@ class Flow:
 
 NONE = Flow()
 DRAWN = Flow(is_drawn=True)
-Variable = tuple[Union[Scope, Cell], object]  # type: ignore[misc]
-State = dict[Variable, Flow]  # type: ignore[misc]
+Owner = Union[Scope, Cell]
+Variable = tuple[Owner, object]  # type: ignore[misc]
+NOTHING_HELD: Mapping[object, Flow] = {}
+
+
+class State:
+    """What is known of the variables of scopes and of what objects hold.
+
+    Copies share all that an owner has until one of them changes it: most branches and calls change little.
+    """
+
+    def __init__(self, held: dict[Owner, dict[object, Flow]] | None = None) -> None:
+        self._held = {} if held is None else held
+        self._unshared: set[Owner] = set()
+
+    def copy(self) -> State:
+        self._unshared.clear()
+        return State(dict(self._held))
+
+    def __getitem__(self, variable: Variable) -> Flow:
+        return self._held[variable[0]][variable[1]]
+
+    def get(self, variable: Variable) -> Flow | None:
+        return self._held.get(variable[0], NOTHING_HELD).get(variable[1])
+
+    def __contains__(self, variable: Variable) -> bool:
+        return variable[1] in self._held.get(variable[0], NOTHING_HELD)
+
+    def __setitem__(self, variable: Variable, flow: Flow) -> None:
+        owner, key = variable
+        if owner not in self._unshared:
+            self._held[owner] = dict(self._held.get(owner, NOTHING_HELD))
+            self._unshared.add(owner)
+        self._held[owner][key] = flow
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and self._held == other._held
+
+    def held_by(self, owners: Collection[Owner]) -> list[tuple[object, Flow]]:
+        """Return the keys and values of some owners, in the order in which these got their first one."""
+        known = owners if len(owners) == 1 else [owner for owner in self._held if owner in owners] if owners else ()
+        return [pair for owner in known for pair in self._held.get(owner, NOTHING_HELD).items()]
+
+    def drop(self, owner: Owner) -> None:
+        """Forget all that an owner has."""
+        self._held.pop(owner, None)
+        self._unshared.discard(owner)
+
+    def changed_since(self, before: State) -> Iterator[Variable]:
+        """Yield the variables that had another value before."""
+        for owner, entries in before._held.items():
+            now = self._held.get(owner, NOTHING_HELD)
+            if now is not entries:
+                yield from ((owner, key) for key, flow in entries.items() if now.get(key, NONE) != flow)
+
+    def mapped(self, change: Callable[[Owner, Flow], Flow]) -> State:
+        """Return a state in which each value is changed."""
+        held = {owner: {k: change(owner, f) for k, f in entries.items()} for owner, entries in self._held.items()}
+        return State(held)
+
+    def join(self, other: State) -> None:
+        """Let each variable have its value here or that of another state."""
+        other._unshared.clear()
+        for owner, entries in other._held.items():
+            known = self._held.setdefault(owner, entries)
+            if known is not entries:
+                for key, flow in entries.items():
+                    mine = known.get(key)
+                    both = flow if mine is None or mine is flow else joined(mine, flow)
+                    if both is not mine:
+                        self[owner, key] = both
 
 
 def joined(one: Flow, other: Flow) -> Flow:
@@ -138,9 +207,7 @@ def flattened(flow: Flow) -> Iterable[Flow]:
 def joined_states(states: Iterable[State]) -> State:
     """Return what is known where several ways through a program meet."""
     given = iter(states)
-    result = dict(next(given))
+    result = next(given).copy()
     for state in given:
-        for variable, flow in state.items():
-            known = result.get(variable)
-            result[variable] = flow if known is None or known is flow else joined(known, flow)
+        result.join(state)
     return result
