@@ -63,6 +63,16 @@ return F.cosine_similarity(a, b).exp().mean()""",
 rows = z1.unsqueeze(1).repeat(1, z2.shape[0], 1)
 rows = rows.view(rows.shape[0] * rows.shape[1], rows.shape[-1])
 return F.cosine_similarity(rows, z2.repeat((len(z1), 1))).exp().mean()""",
+    "views": """\
+n, k = z1.shape
+left, right = z1.view(n, 1, k), z2.reshape((1, n, k))
+return (left - right).pow(2).sum(-1).exp().mean()""",
+    "views that a function is given": """\
+def distance(x, y):
+    return torch.sub(x, y).pow(2).sum(2)
+
+n, k = z1.shape
+return distance(z1.view(n, 1, k), z2.view(1, n, k)).exp().mean()""",
     "all for all": """\
 rows = z1[:, None].repeat(1, len(z2), 1).reshape(-1, 4)
 return F.pairwise_distance(rows, z2[None].expand(len(z1), -1, -1).reshape(-1, 4)).exp().mean()""",
@@ -98,6 +108,10 @@ total = 0
 for i in range(len(z1)):
     total = total + spread(z1[i].view(2, 2))
 return total / len(z1)""",
+    "both viewed the same way": "return (z1.view(-1, 1, 2, 2) - z2.view(-1, 1, 2, 2)).pow(2).mean()",
+    "rows of a table": """\
+places = model(torch.arange(12.0, device=z1.device).view(3, 4))
+return (z1.unsqueeze(1) * places.view(1, 3, 4) - z2.view(-1, 1, 4) * places.unsqueeze(0)).pow(2).mean()""",
     "both repeated the same way": "return (z1.repeat(3, 1) - z2.repeat(3, 1)).pow(2).mean()",
 }
 

@@ -37,6 +37,10 @@ class Moved(nn.Module):
         return F.mse_loss(chosen @ s.t(), t @ t.t())
 
 
+def apart(a, b):
+    return torch.exp(-(a - b).pow(2).sum(-1))
+
+
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.randint(0, 3, (32,))), batch_size=8)
@@ -66,6 +70,10 @@ GATHERED = {
         "d = torch.cdist(out, out)\nsame = y.unsqueeze(0) == y.unsqueeze(1)\n"
         "loss = F.relu((d * same).max(1)[0] - (d + 1e6 * same).min(1)[0] + 0.3).mean()"
     ),
+    "two views for a function": (
+        "n, k = out.shape\nleft, right = out.view(n, 1, k), out.view(1, n, k)\n"
+        "loss = (apart(left, right) * (y.view(n, 1) == y.view(1, n))).mean()"
+    ),
     "spread and covariance": (
         "z = out - out.mean(0)\nspread = F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()\n"
         "c = z.T @ z / (len(z) - 1)\nloss = spread + (c.pow(2).sum() - c.diagonal().pow(2).sum()) / 3"
@@ -83,6 +91,10 @@ def text_of(folder: Path, lines: str) -> str:
 @pytest.mark.parametrize("form", GATHERED)
 def test_rows_are_gathered_and_nothing_is_left_to_the_user(tmp_path: Path, form: str) -> None:
     assert "rd.loss.batch_rows(" in text_of(tmp_path, GATHERED[form])
+
+
+def test_what_comes_from_gathered_rows_is_not_gathered_again(tmp_path: Path) -> None:
+    assert "apart(left, right)" in text_of(tmp_path, GATHERED["two views for a function"])
 
 
 def test_the_training_is_that_of_one_process(tmp_path: Path, launcher: Launcher) -> None:

@@ -193,9 +193,12 @@ def _steps_within(project: Project, node: ast.expr, scope: Scope, loop: ast.For)
 
 def _are_weights(project: Project, pair: Pair, scope: Scope) -> bool:
     """Return whether rows of a table are compared: what a layer has for the numbers 0, 1, 2, ..., for no sample."""
-    calls = [(part, where) for part, where in _origins(project, pair.left, scope) if isinstance(part, ast.Call)]
-    is_range = any(project.analysis.called(call, where) & RANGES for call, where in calls)
-    return is_range and not has_samples_of_batch(project, pair.left, scope)
+    for part in (pair.left, pair.right):
+        steps = _origins(project, part, scope)
+        is_range = any(isinstance(n, ast.Call) and project.analysis.called(n, where) & RANGES for n, where in steps)
+        if is_range and not has_samples_of_batch(project, part, scope):
+            return True
+    return False
 
 
 def _has_samples(project: Project, node: ast.expr, scope: Scope) -> bool:

@@ -152,6 +152,7 @@ def _spread(project: Project, meetings: Collection[Meeting], is_early: bool) -> 
             assert isinstance(node, ast.Call)
             _gather_arguments(spread, node, scope)
     spread.run()
+    spread.drop_repeats()
     for met in meetings:
         found = {spread.reader.value(part, met.scope).kind for part in met.parts}
         if WHOLE not in found or not found <= {WHOLE, FIXED}:

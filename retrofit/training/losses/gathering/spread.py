@@ -82,6 +82,16 @@ class Spread:
         for node, (scope, _) in list(self.rows.items()):
             self.follow(node, scope)
 
+    def drop_repeats(self) -> None:
+        """Leave out what is that of all ranks by what is gathered before it, which was found later."""
+        for found in (self.rows, self.sizes):
+            for node in list(found):
+                others = {*self.rows, *self.sizes} - {node}
+                reader = ValueReader(self.project, self.loss_reader.samples.lists, others)
+                where = self.rows[node][0] if node in self.rows else self.sizes[node]
+                if others and reader.value(node, where).kind == WHOLE:
+                    del found[node]
+
     def follow(self, node: ast.expr, scope: Scope, is_mixed: bool = False) -> None:
         """Follow what is computed from an expression. `is_mixed`: losses of one rank's samples are added to it."""
         self._waiting.append((node, scope, is_mixed))

@@ -108,6 +108,8 @@ def _repeats_rows(project: Project) -> bool:
             return True
         if isinstance(node, ast.Subscript) and _by_new_axis(node) is not None:
             return True
+        if isinstance(node, ast.Call) and _by_shape(node) is not None:
+            return True
     return False
 
 
@@ -199,7 +201,18 @@ def _by_method(call: ast.Call, name: str) -> int | None:
     dims = [k.value.value for k in call.keywords if k.arg == "dim" and isinstance(k.value, ast.Constant)]
     if name == "unsqueeze":
         return {"[0]": TILED, "[1]": SPREAD}.get(str(literals or dims))
-    return SPREAD if name == "repeat_interleave" and 0 in (*dims, *literals[-1:]) else None
+    if name == "repeat_interleave":
+        return SPREAD if 0 in (*dims, *literals[-1:]) else None
+    return _by_shape(call)
+
+
+def _by_shape(call: ast.Call) -> int | None:
+    """Return TILED for `x.view(1, n, k)` and SPREAD for `x.view(n, 1, k)`."""
+    if last_name(call) not in VIEWS:
+        return None
+    shape = call.args[0].elts if len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
+    ones = [place for place, part in enumerate(shape[:2]) if isinstance(part, ast.Constant) and part.value == 1]
+    return ones[0] if len(shape) > 1 and ones in ([TILED], [SPREAD]) else None
 
 
 def _by_repeat(call: ast.Call) -> int | None:
