@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
-    """Return what `ast.iter_child_nodes` yields, without the contexts of names: one object stands for all of these."""
+    """Return what `ast.iter_child_nodes` yields, without the contexts of names: all of these are one object."""
     parts: tuple[ast.AST, ...] | None = getattr(node, "own_parts", None)
     if parts is None:
         parts = tuple(part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr_context))
