@@ -432,3 +432,43 @@ def test_what_is_added_to_a_rate_follows_the_batch(tmp_path: Path, change: str, 
     lines = converted(tmp_path, HEAD + DECAY.replace("CHANGE", change))
     both = 'group["lr"] = max(group["lr"] - rd.scaled_lr(0.01), rd.scaled_lr(1e-6))'
     assert (changed or both) in lines
+
+
+SAVED = "torch.save({'rate': optimizer.param_groups[0]['lr'], 'steps': args.opt}, 'x.pt')\n"
+MADE = "optimizer = SGD(model.parameters(), lr=rate)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("rate = torch.load('x.pt')['rate']\n", "rate"),
+        ("state = torch.load('x.pt')\nrate = state.get('rate', 0) * 0.1\n", "rate"),
+        ("rate = torch.load('x.pt')['optimizer']['param_groups'][0]['lr']\n", "rate"),
+        ("rate = torch.load('x.pt')['steps']\n", "rd.scaled_lr(rate)"),
+        ("rate = json.load(open('settings.json'))['rate']\n", "rd.scaled_lr(rate)"),
+        (
+            "class Settings:\n    def get_lr(self):\n        return args.lr\nrate = Settings().get_lr()\n",
+            "rd.scaled_lr(rate)",
+        ),
+    ],
+)
+def test_a_rate_of_a_checkpoint_is_scaled_once(before: str, expected: str, tmp_path: Path) -> None:
+    assert MADE.replace("lr=rate", f"lr={expected}").strip() in converted(
+        tmp_path, HEAD + before + MADE + TRAIN + SAVED
+    )
+
+
+@pytest.mark.parametrize("loaded", ["state['rate']", "state['optimizer']['param_groups'][0]['lr']"])
+def test_the_setting_is_scaled_where_a_checkpoint_may_have_the_rate(loaded: str, tmp_path: Path) -> None:
+    before = f"rate = args.lr\nif args.opt == 'again':\n    state = torch.load('x.pt')\n    rate = {loaded}\n"
+    lines = converted(tmp_path, HEAD + before + MADE + TRAIN + SAVED)
+    assert {"rate = rd.scaled_lr(args.lr)", f"rate = {loaded}", MADE.strip()} <= set(lines)
+
+
+def test_the_rates_of_a_schedule_of_the_script_are_scaled(tmp_path: Path) -> None:
+    schedule = (
+        "class Decay:\n    def get_lr(self, epoch):\n        return args.lr * 0.9**epoch\n\n\ndecay = Decay()\n"
+        "for group in optimizer.param_groups:\n    group['lr'] = decay.get_lr(3)\n"
+    )
+    lines = converted(tmp_path, HEAD + "rate = args.lr\n" + MADE + schedule + TRAIN)
+    assert "group['lr'] = rd.scaled_lr(decay.get_lr(3))" in lines

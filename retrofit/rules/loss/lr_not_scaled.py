@@ -187,20 +187,25 @@ def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> It
     """
     for optimizer in project.optimizers if not as_wholes else ():
         if optimizer.rate is not None:
-            yield optimizer.rate, optimizer.scope
+            yield from _of_settings(project, optimizer.rate, optimizer.scope)
     for node, scope in reached_nodes(project.analysis):
         rate = group_rate(node)
         if rate is not None and node not in apart:
             yield rate, scope
 
 
+def _of_settings(project: Project, rate: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield a rate that is one of the settings, or what it is on the ways on which it is."""
+    if not follows_optimizer(project.analysis, rate, scope):
+        yield rate, scope
+    yield from (way for way in _ways_apart(project, rate, scope) if _is_of_rate(project, *way, scope))
+
+
 def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rates that are set by hand, and those of schedulers."""
     for node, scope in reached_nodes(project.analysis):
         for rate in rates_set(project.analysis, node, scope):
-            if not follows_optimizer(project.analysis, rate, scope):
-                yield rate, scope
-            yield from (way for way in _ways_apart(project, rate, scope) if _is_of_rate(project, *way, scope))
+            yield from _of_settings(project, rate, scope)
         yield from (added for added in rates_added(project.analysis, node, scope) if not _is_zero(added[0]))
         if isinstance(node, ast.Call):
             known = (SCHEDULE_PARAMETERS.get(name, "").split() for name in project.analysis.last_names(node, scope))
@@ -264,12 +269,14 @@ def _is_of_rate(project: Project, node: ast.expr, scope: Scope, setting: Scope) 
 
 def _elsewhere(project: Project, kept: set[ast.Call]) -> Iterator[Finding]:
     """Yield the assignments of a rate that is written in another function on some ways, where it may mean more."""
-    for node, scope in reached_nodes(project.analysis):
-        for rate in rates_set(project.analysis, node, scope):
-            ways = [way for way in _ways_apart(project, rate, scope) if not _is_of_rate(project, *way, scope)]
-            if any(not _is_scaled(project, *way) and not _is_within(*way, kept) for way in ways):
-                message = "on some ways this rate is one of the settings, on others it follows the optimizer's"
-                yield found(RULE, scope.source, node, message, help=HELP_WAYS)
+    reached = reached_nodes(project.analysis)
+    rates = [(node, rate, scope) for node, scope in reached for rate in rates_set(project.analysis, node, scope)]
+    rates += [(o.call, o.rate, o.scope) for o in project.optimizers if o.rate is not None and o.call not in kept]
+    for node, rate, scope in rates:
+        ways = [way for way in _ways_apart(project, rate, scope) if not _is_of_rate(project, *way, scope)]
+        if any(not _is_scaled(project, *way) and not _is_within(*way, kept) for way in ways):
+            message = "on some ways this rate is one of the settings, on others it follows the optimizer's"
+            yield found(RULE, scope.source, node, message, help=HELP_WAYS)
 
 
 def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:

@@ -6,13 +6,15 @@ import ast
 
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display
+from retrofit.analysis.values.kinds import Display, LocalFunction
 
+from ..torch_api.files import LOADS_STATE, SAVES_STATE
 from ..torch_api.optimizers import RATE_FINDERS
 from .optimizers import Optimizer
 
@@ -148,16 +150,55 @@ def is_found(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 def ways_apart(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Origin]:
     """Return what a rate is on the ways on which it is not computed from the optimizer's own, where it is on others."""
-    ends = [origin for origin in origins(analysis, [Origin(node, scope)]) if not sources(analysis, origin)]
+
+    def is_own(origin: Origin) -> bool:
+        return _is_own_rate(analysis, origin.node, origin.scope)
+
+    found = origins(analysis, [Origin(node, scope)], lambda origin: [] if is_own(origin) else None)
+    ends = [origin for origin in found if is_own(origin) or not sources(analysis, origin)]
     apart = [end for end in ends if not follows_optimizer(analysis, end.node, end.scope)]  # type: ignore[arg-type]
     return apart if len(apart) < len(ends) else []
 
 
 def _is_own_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is what an optimizer, a schedule or a checkpoint says of a rate."""
+    return _says_rate(analysis, node, scope) or _reads_saved_rate(analysis, node, scope)
+
+
+def _says_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether this is what an optimizer or a schedule says of its rate: group["lr"], schedule.get_last_lr."""
     if isinstance(node, ast.Subscript):
         return _key(node) == "initial_lr" or (_key(node) == "lr" and _is_of_optimizer(analysis, node.value, scope))
-    return isinstance(node, ast.Attribute) and node.attr in ("get_last_lr", "get_lr", "base_lrs")
+    if not isinstance(node, ast.Attribute) or node.attr not in ("get_last_lr", "get_lr", "base_lrs"):
+        return False
+    return not any(isinstance(value, LocalFunction) for value in analysis.evaluate(node, scope))
+
+
+def _reads_saved_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is `state["rate"]` of a checkpoint, where `{"rate": group["lr"]}` is saved."""
+    is_get = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+    if not isinstance(node, ast.Subscript) and not (is_get and node.args):  # type: ignore[attr-defined]
+        return False
+    holder, key = (node.func.value, node.args[0]) if is_get else (node.value, node.slice)  # type: ignore[attr-defined]
+    if getattr(key, "value", None) not in analysis.fact("keys of saved rates", lambda: _saved_rates(analysis)):
+        return False
+    made = (origin for origin in computed_from(analysis, holder, scope) if isinstance(origin.node, ast.Call))
+    return any(analysis.called(origin.node, origin.scope) & LOADS_STATE for origin in made)  # type: ignore[arg-type]
+
+
+def _saved_rates(analysis: Analysis) -> set[object]:
+    """Return the keys under which checkpoints keep the rate of an optimizer."""
+    saved = [(call.args[0], scope) for call, scope in calls_named(analysis, SAVES_STATE) if call.args]
+    entries = [
+        (key.value, Origin(value, origin.scope))
+        for place in saved
+        for origin in computed_from(analysis, *place)
+        if isinstance(origin.node, ast.Dict)
+        for key, value in zip(origin.node.keys, origin.node.values)
+        if isinstance(key, ast.Constant)
+    ]
+    rates = ((key, computed_from(analysis, value.node, value.scope)) for key, value in entries)  # type: ignore[arg-type]
+    return {key for key, parts in rates if any(_says_rate(analysis, part.node, part.scope) for part in parts)}
 
 
 def _is_of_optimizer(analysis: Analysis, holder: ast.expr, scope: Scope) -> bool:
