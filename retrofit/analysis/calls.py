@@ -106,7 +106,7 @@ def _returned(body: list[ast.stmt]) -> list[ast.expr]:
         node = waiting.pop()
         if isinstance(node, ast.Return) and node.value is not None:
             found.append(node.value)
-        elif not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        elif not isinstance(node, (ast.expr, *FUNCTIONS, ast.ClassDef)):
             waiting.extend(children(node))
     return found
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Set
+from typing import Any, TypeVar, overload
 
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from ..values.attribute_names import is_taken_by_text, names_taken, takes_classes_by_text
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction, Value
 from .main_guard import is_under_main_of_another
+
+A = TypeVar("A", bound=ast.AST)
+B = TypeVar("B", bound=ast.AST)
+C = TypeVar("C", bound=ast.AST)
 
 
 def reached_scopes(analysis: Analysis) -> set[Scope]:
@@ -50,8 +55,33 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
 
 def reached_calls(analysis: Analysis) -> list[tuple[ast.Call, Scope]]:
     """Return every call of the code that runs, in source order, with the scope it is in."""
-    nodes = reached_nodes(analysis)
-    return analysis.fact("reached calls", lambda: [(n, scope) for n, scope in nodes if isinstance(n, ast.Call)])
+    return reached_of(analysis, ast.Call)
+
+
+@overload
+def reached_of(analysis: Analysis, kind: type[A], /) -> list[tuple[A, Scope]]: ...
+@overload
+def reached_of(analysis: Analysis, one: type[A], other: type[B], /) -> list[tuple[A | B, Scope]]: ...
+@overload
+def reached_of(analysis: Analysis, one: type[A], two: type[B], three: type[C], /) -> list[tuple[A | B | C, Scope]]: ...
+@overload
+def reached_of(analysis: Analysis, *kinds: type[ast.AST]) -> list[tuple[ast.AST, Scope]]: ...
+def reached_of(analysis: Analysis, *kinds: type[ast.AST]) -> list[Any]:
+    """Return the nodes of some kinds of the code that runs, in source order, with the scope that each is in."""
+    known: dict[object, list[tuple[ast.AST, Scope]]] = analysis.fact("reached by kind", dict)
+    if kinds not in known:
+        index: dict[type, list[int]] = analysis.fact("places by type", lambda: _places_by_type(analysis))
+        places = sorted(place for kind, of_kind in index.items() if issubclass(kind, kinds) for place in of_kind)
+        nodes = reached_nodes(analysis)
+        known[kinds] = [nodes[place] for place in places]
+    return known[kinds]
+
+
+def _places_by_type(analysis: Analysis) -> dict[type, list[int]]:
+    found: dict[type, list[int]] = defaultdict(list)
+    for place, (node, _) in enumerate(reached_nodes(analysis)):
+        found[type(node)].append(place)
+    return found
 
 
 def calls_named(analysis: Analysis, names: Set[str]) -> list[tuple[ast.Call, Scope]]:

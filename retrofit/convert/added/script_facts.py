@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.training import Project
 from retrofit.training.launch.command_options import decorator_calls, defined_flags, function_parameters
@@ -95,8 +95,8 @@ def _options(project: Project) -> tuple[Option, ...]:
         )
     calls = [
         (scope.source.place(node), node)
-        for node, scope in reached_nodes(project.analysis)
-        if isinstance(node, ast.Call) and last_name(node) == "add_argument"
+        for node, scope in reached_calls(project.analysis)
+        if last_name(node) == "add_argument"
     ]
     found = [_option(call) for _, call in sorted(calls, key=lambda placed: placed[0])]
     return tuple(option for option in found if option)

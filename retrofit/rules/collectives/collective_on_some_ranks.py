@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -107,14 +107,13 @@ DECIDE = (
 def find(project: Project) -> Iterator[Finding]:
     shared = SharedCalls(project)
     parts: dict[tuple[Scope, str], dict[str, list[ast.Call]]] = defaultdict(lambda: defaultdict(list))
-    for node, scope in reached_nodes(project.analysis) if shared.exist else ():
-        if isinstance(node, ast.Call):
-            for name in shared.handed_to_main(node, scope):
-                parts[scope, name][MAIN].append(node)
-            names = shared.names(node, scope)
-            side = (side_of(project.analysis, scope, node) or (MAIN if is_for_main(scope) else "")) if names else ""
-            for name in names if side else ():
-                parts[scope, name][side].append(node)
+    for node, scope in reached_calls(project.analysis) if shared.exist else ():
+        for name in shared.handed_to_main(node, scope):
+            parts[scope, name][MAIN].append(node)
+        names = shared.names(node, scope)
+        side = (side_of(project.analysis, scope, node) or (MAIN if is_for_main(scope) else "")) if names else ""
+        for name in names if side else ():
+            parts[scope, name][side].append(node)
     seen: set[ast.Call] = set()
     for call, scope, name in _by_samples(project, shared):
         seen.add(call)
@@ -135,9 +134,9 @@ def _by_samples(project: Project, shared: SharedCalls) -> Iterator[tuple[ast.Cal
         return
     rank_branches = rank_branches_of(project)
     branches: dict[tuple[ast.AST, str], list[tuple[ast.Call, Scope, bool]]] = defaultdict(list)
-    for node, scope in reached_nodes(project.analysis):
-        tests = rank_branches.by_samples(scope, node) if isinstance(node, ast.Call) else []
-        for name in shared.names(node, scope) - {FORWARD} if tests else ():  # type: ignore[arg-type]
+    for node, scope in reached_calls(project.analysis):
+        tests = rank_branches.by_samples(scope, node)
+        for name in shared.names(node, scope) - {FORWARD} if tests else ():
             holder = scope.source.parents[tests[0]]
             is_else = isinstance(holder, ast.If) and is_in(holder.orelse, node, scope)
             branches[holder, name].append((node, scope, is_else))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from functools import cached_property
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.flow.calls.graph import with_called
 from retrofit.analysis.flow.calls.sites import sites_of
-from retrofit.analysis.flow.reachability import calls_named, reached_calls, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training import Project
@@ -58,9 +58,9 @@ class SharedCalls:
     def _of_functions(self) -> dict[Scope, set[str]]:
         """What every process that calls a function takes part in there."""
         own: dict[Scope, set[str]] = defaultdict(set)
-        for node, scope in reached_nodes(self.project.analysis):
-            if node in self._own and self._is_for_all(CallSite(node, scope)):  # type: ignore[arg-type]
-                own[scope] |= self._own[node]  # type: ignore[index]
+        for node, scope in reached_calls(self.project.analysis):
+            if node in self._own and self._is_for_all(CallSite(node, scope)):
+                own[scope] |= self._own[node]
         return with_called(own, self._passing_sites)
 
     def _passing_sites(self, function: Scope) -> list[CallSite]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, add_argument, call_through, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
@@ -184,8 +184,7 @@ def _replaces_print(project: Project) -> bool:
     """Return whether the project puts a print of its own in the place of Python's."""
     targets = [
         (target, scope)
-        for node, scope in reached_nodes(project.analysis)
-        if isinstance(node, ast.Assign)
+        for node, scope in reached_of(project.analysis, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Attribute) and target.attr == "print"
     ]

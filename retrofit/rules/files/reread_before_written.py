@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import insert_before
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.reachability import calls_within, reached_nodes
+from retrofit.analysis.flow.reachability import calls_within, reached_calls, reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -126,8 +126,8 @@ def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
     """Yield where a checkpoint of this run is read after the training."""
     # What trains in each function that the training goes through.
     training = {f.scope: f.loops[-1] if f.loops else f.node for path in project.paths for f in path.frames}
-    for node, scope in reached_nodes(project.analysis):
-        if scope not in training or not isinstance(node, ast.Call):
+    for node, scope in reached_calls(project.analysis):
+        if scope not in training:
             continue
         end: int = training[scope].end_lineno  # type: ignore[attr-defined]
         statement = scope.source.statement(node)

@@ -10,7 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
@@ -117,8 +117,8 @@ def find(project: Project) -> Iterator[Finding]:
         edits = _agreeing(numbered)
         whole |= {place} if edits else set()
         yield found(RULE, numbered.scope.source, place, MESSAGE, edits)
-    for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call) or not _names(project, node, scope):
+    for node, scope in reached_calls(project.analysis):
+        if not _names(project, node, scope):
             continue
         if node in in_loops and node not in _read_back(project):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -54,8 +54,8 @@ model = DDP(Net().to("cpu"))
 def find(project: Project) -> Iterator[Finding]:
     if not project.wrapping.sites or _chooses(project):
         return
-    for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
+    for node, scope in reached_calls(project.analysis):
+        if not isinstance(node.func, ast.Attribute) or node.keywords:
             continue
         is_to = node.func.attr == "to" and [getattr(argument, "value", None) for argument in node.args] == ["cuda"]
         is_cuda = node.func.attr == "cuda" and not node.args

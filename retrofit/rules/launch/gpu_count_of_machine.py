@@ -10,7 +10,7 @@ from functools import partial
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround_inside
 from retrofit.analysis.flow.operands import is_loop_variable
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -66,7 +66,7 @@ width = 8 * parser.parse_args().n_heads
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return  # there the number of GPUs of a machine is that of its processes
-    for node, scope in _counted_gpus(project.analysis, reached_nodes(project.analysis)):
+    for node, scope in _counted_gpus(project.analysis):
         around = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call)]
         if any(last_name(call.func) in SHOWING or GPU_COUNT in project.analysis.called(call, scope) for call in around):
             continue
@@ -75,9 +75,9 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, scope.source, node, message, edits)
 
 
-def _counted_gpus(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[tuple[ast.expr, Scope]]:
+def _counted_gpus(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the numbers of GPUs that something is multiplied with or divided by, or that are a size themselves."""
-    for node, scope in nodes:
+    for node, scope in reached_of(analysis, ast.BinOp, ast.AugAssign, ast.keyword):
         for part in _factors(node):
             if _is_gpu_count(analysis, part, scope):
                 yield part, scope

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -53,8 +53,8 @@ def find(project: Project) -> Iterator[Finding]:
     if not project.distribution.is_by_hand:
         return
     places = {}
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+    for node, scope in reached_calls(project.analysis):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             for argument in node.args:
                 name = argument.value if isinstance(argument, ast.Constant) else None
                 if isinstance(name, str) and name in OTHER:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, call_through
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -61,9 +61,7 @@ REMEDY = "start every run with the launcher: `wandb agent` with `torchrun train.
 
 
 def find(project: Project) -> Iterator[Finding]:
-    for node, scope in reached_nodes(project.analysis):
-        if not isinstance(node, ast.Call):
-            continue
+    for node, scope in reached_calls(project.analysis):
         if project.analysis.called(node, scope) & STUDIES:
             yield found(RULE, scope.source, node, "a study per process", _through(scope, node, "rd.search.open_study"))
         for name in sorted(searches(project.analysis, node, scope) - {RUN_TRIALS}):

@@ -8,7 +8,7 @@ from itertools import chain
 
 from retrofit.analysis.calls import argument_for, returns_of
 from retrofit.analysis.edits import surround
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.kinds import Instance, Result
@@ -35,6 +35,7 @@ from retrofit.training.torch_api.optimizers import RATES_OF_SCHEDULES, SCHEDULE_
 from retrofit.training.torch_api.runtime import LR_SCALING, SCALE_OPTIMIZER
 
 RULE = CATALOG["RF306"]
+GROUPS = (ast.Dict, ast.Call)  # of parameters, with their rate
 HELP_WHOLE = (
     "rd.learning_rate.scale_optimizer(optimizer); --lr_scale none leaves it, and with --batch global it stays by itself"
 )
@@ -115,7 +116,7 @@ def find(project: Project) -> Iterator[Finding]:
     apart = {node for group in whole_groups for node in group.dicts}
     if as_wholes:
         shown = {node for group in added for node in group.dicts if group.is_written_there}
-        apart |= {node for node, _ in reached_nodes(project.analysis) if group_rate(node) and node not in shown}
+        apart |= {node for node, _ in reached_of(project.analysis, *GROUPS) if group_rate(node) and node not in shown}
     seen: set[ast.expr] = set()
     first, later = list(_of_optimizers(project, as_wholes, apart)), list(_set_later(project))
     made = ((rate, scope) for rate, scope in first if not _is_within(rate, scope, kept))
@@ -188,7 +189,7 @@ def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> It
     for optimizer in project.optimizers if not as_wholes else ():
         if optimizer.rate is not None:
             yield from _of_settings(project, optimizer.rate, optimizer.scope)
-    for node, scope in reached_nodes(project.analysis):
+    for node, scope in reached_of(project.analysis, *GROUPS):
         rate = group_rate(node)
         if rate is not None and node not in apart:
             yield rate, scope
@@ -203,7 +204,7 @@ def _of_settings(project: Project, rate: ast.expr, scope: Scope) -> Iterator[tup
 
 def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rates that are set by hand, and those of schedulers."""
-    for node, scope in reached_nodes(project.analysis):
+    for node, scope in reached_of(project.analysis, ast.Assign, ast.AugAssign, ast.Call):
         for rate in rates_set(project.analysis, node, scope):
             yield from _of_settings(project, rate, scope)
         yield from (added for added in rates_added(project.analysis, node, scope) if not _is_zero(added[0]))
@@ -269,7 +270,7 @@ def _is_of_rate(project: Project, node: ast.expr, scope: Scope, setting: Scope) 
 
 def _elsewhere(project: Project, kept: set[ast.Call]) -> Iterator[Finding]:
     """Yield the assignments of a rate that is written in another function on some ways, where it may mean more."""
-    reached = reached_nodes(project.analysis)
+    reached = reached_of(project.analysis, ast.Assign, ast.Call)
     rates = [(node, rate, scope) for node, scope in reached for rate in rates_set(project.analysis, node, scope)]
     rates += [(o.call, o.rate, o.scope) for o in project.optimizers if o.rate is not None and o.call not in kept]
     for node, rate, scope in rates:
@@ -298,8 +299,8 @@ def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> I
         computing |= {function.node for call in calls for function in project.analysis.functions_called(call, scope)}
     _add_returned(project, names)
     sinks = Sinks(project.analysis, project.outputs) if names or computing or formulas else None
-    for call, scope in reached_nodes(project.analysis) if sinks is not None else ():
-        if not isinstance(call, ast.Call) or not (scope in names or computing or formulas):
+    for call, scope in reached_calls(project.analysis) if sinks is not None else ():
+        if not (scope in names or computing or formulas):
             continue
         assert sinks is not None
         is_discarded = isinstance(scope.source.parents.get(call), ast.Expr)

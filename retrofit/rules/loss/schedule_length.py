@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, surround
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.loops import LOOPS
-from retrofit.training.optimizer.schedules import Place, batch_sizes, is_call_of, lengths, single_process_sizes
+from retrofit.training.optimizer.schedules import SETTING, Place, batch_sizes, is_call_of, lengths, single_process_sizes
 from retrofit.training.torch_api.optimizers import SCHEDULES
 
 RULE = CATALOG["RF305"]
@@ -83,7 +83,7 @@ print(num_batches)
 def find(project: Project) -> Iterator[Finding]:
     sizes = batch_sizes(project)
     seen: set[ast.AST] = set()
-    for node, scope in reached_nodes(project.analysis):
+    for node, scope in reached_of(project.analysis, *SETTING):
         made_from = lengths(project, node, scope)
         counted = (place for of in made_from for place in single_process_sizes(project, *of, sizes))
         divisors = [place for place in dict.fromkeys(counted) if place[0] not in seen]

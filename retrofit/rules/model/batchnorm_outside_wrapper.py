@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import insert_after
-from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.flow.variables import Variable, assignments_to, upstream, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -150,8 +150,8 @@ def _is_fixed(project: Project, variable: Variable) -> bool:
     loops = {node for node, _ in project.in_loops}
     values = [(a.value, a.scope) for a in assignments_to(analysis, variable) if isinstance(a.value, ast.Call)]
     is_evaluated = any(isinstance(part, ast.Attribute) and part.attr == "eval" for v, _ in values for part in walk(v))
-    for node, scope in reached_nodes(analysis):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+    for node, scope in reached_calls(analysis):
+        if not isinstance(node.func, ast.Attribute):
             continue
         name, given = node.func.attr, [a.value for a in node.args if isinstance(a, ast.Constant)]
         if name not in ("eval", "train") or variable not in variables_of(analysis, node.func.value, scope):

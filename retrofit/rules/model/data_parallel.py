@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, call_through, surround, surround_inside
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls, reached_nodes, reached_of
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, place_of
@@ -87,14 +87,13 @@ def find(project: Project) -> Iterator[Finding]:
     analysis = project.analysis
     if project.wrapping.sites:
         return  # DataParallel is what such a script falls back to in one process
-    nodes = list(reached_nodes(analysis))
-    calls = [(node, scope) for node, scope in nodes if isinstance(node, ast.Call)]
+    calls = reached_calls(analysis)
     for call, scope in calls:
         if module_run(analysis, call, scope) is not None:
             edits = run_plainly(analysis, call, scope)
             refusal = "" if edits else "it cannot be told what data_parallel gives to the module; write module(inputs)"
             yield found(RULE, scope.source, call, MESSAGE, edits, refusal, kind="data-parallel-call")
-    yield from _copying(analysis, nodes)
+    yield from _copying(analysis)
     wrapping = [(c, scope, added_to_wrapper(analysis, c, scope)) for c, scope in calls if c.args or c.keywords]
     wrapping = [(call, scope, more) for call, scope, more in wrapping if more is not None]
     for call, scope, more in wrapping:
@@ -102,7 +101,7 @@ def find(project: Project) -> Iterator[Finding]:
         edits = [] if refusal else call_through(scope.source, call, "rd.model.data_parallel")
         yield found(RULE, scope.source, call, MESSAGE, edits, refusal, kind="data-parallel-extended")
     if wrapping:
-        yield from _asking(analysis, nodes)
+        yield from _asking(analysis)
         variables = {
             variable for model in project.models for variable in ({model.variable} | upstream(analysis, model.variable))
         }
@@ -110,12 +109,10 @@ def find(project: Project) -> Iterator[Finding]:
         yield from _run_inside(project, variables)
 
 
-def _copying(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[Finding]:
+def _copying(analysis: Analysis) -> Iterator[Finding]:
     """Yield where a script copies a model to several GPUs itself, and the tests of their number that lead there."""
-    copying = {n: s for n, s in nodes if isinstance(n, ast.Call) and analysis.called(n, s) & COPIES_TO_GPUS}
-    for node, scope in nodes if copying else ():
-        if not isinstance(node, (ast.If, ast.IfExp)):
-            continue
+    copying = dict(calls_named(analysis, COPIES_TO_GPUS))
+    for node, scope in reached_of(analysis, ast.If, ast.IfExp) if copying else ():
         branch = node.body if isinstance(node.body, list) else [node.body]
         if not any(part in copying for part, _ in nodes_run(analysis, [(part, scope) for part in branch])):
             continue
@@ -139,10 +136,10 @@ def _is_gpu_count(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     return DEVICE_COUNT in analysis.named(node, scope)
 
 
-def _asking(analysis: Analysis, nodes: list[tuple[ast.AST, Scope]]) -> Iterator[Finding]:
+def _asking(analysis: Analysis) -> Iterator[Finding]:
     """Yield the tests whether a model is a DataParallel, which of several processes none has."""
     message = "each of several processes has another wrapper"
-    for node, scope in nodes:
+    for node, scope in reached_nodes(analysis):
         model = asked_for(analysis, node, scope)
         if model is not None:
             (start, end), (first, last) = scope.source.span(node), scope.source.span(model)

@@ -9,7 +9,7 @@ from functools import partial
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.operands import is_loop_variable
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls, reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.nodes import walk
@@ -162,8 +162,8 @@ def _reduces_gradients(project: Project) -> bool:
     """Return whether a collective is given a gradient: dist.all_reduce(scale.grad)."""
     return any(
         isinstance(part, ast.Attribute) and part.attr == "grad"
-        for node, scope in reached_nodes(project.analysis)
-        if isinstance(node, ast.Call) and project.leads_to_collective(node, scope)
+        for node, scope in reached_calls(project.analysis)
+        if project.leads_to_collective(node, scope)
         for argument in node.args
         for part in walk(argument)
     )
@@ -172,8 +172,8 @@ def _reduces_gradients(project: Project) -> bool:
 def _bare_parameters(analysis: Analysis, optimizers: list[Optimizer]) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the expressions of tensors that belong to no model, where they are put among an optimizer's parameters."""
     starts = [Origin(o.parameters, o.scope, ENTRY) for o in optimizers if o.parameters is not None]
-    for node, scope in reached_nodes(analysis):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_param_group":
+    for node, scope in reached_calls(analysis):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "add_param_group":
             group = argument_for(node, ["param_group"], "param_group")
             starts += [Origin(group, scope)] if group is not None else []
     found = [o for o in origins(analysis, starts, partial(_parts, analysis)) if _is_variable_of_tensor(analysis, o)]
@@ -233,7 +233,7 @@ def _read_modules(
     """Yield the calls of `parameters()` that give an optimizer what such a module has."""
     called = {variable for model in models for variable in ({model.variable} | upstream(analysis, model.variable))}
     read: set[Variable] = set()
-    given = [(node, scope) for node, scope in reached_nodes(analysis) if _is_given_away(analysis, node, scope)]
+    given = [place for place in reached_of(analysis, ast.Attribute) if _is_given_away(analysis, *place)]
     for node, scope in (*in_batches, *given):
         if isinstance(node, ast.Attribute) and _is_parameter(analysis, node, scope):
             read |= variables_of(analysis, node.value, scope) - called
@@ -250,9 +250,9 @@ def _read_modules(
                 yield call, scope
 
 
-def _is_given_away(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+def _is_given_away(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
     """Return whether a parameter is given to a function, or another name: train(model, table.weight)."""
-    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+    if not isinstance(node.ctx, ast.Load):
         return False
     outer = scope.source.parents[node]
     outer = scope.source.parents[outer] if isinstance(outer, ast.keyword) else outer
@@ -281,9 +281,9 @@ def _is_layer(analysis: Analysis, variable: Variable) -> bool:
 
 def _is_handed_on(analysis: Analysis, variable: Variable) -> bool:
     """Return whether anything else gets hold of a module, perhaps to call it: Whole(encoder, decoder)."""
-    for node, scope in reached_nodes(analysis):
-        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        is_read = name == variable.name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
+    for node, scope in reached_of(analysis, ast.Attribute, ast.Name):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id
+        is_read = name == variable.name and isinstance(node.ctx, ast.Load)
         is_part = (ast.Attribute, ast.Subscript)
         is_whole = is_read and not isinstance(scope.source.parents[node], is_part)
         if is_whole and variable in variables_of(analysis, node, scope):  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import functions_reached
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -102,8 +102,8 @@ def find(project: Project) -> Iterator[Finding]:
     later = {variable: _runs_after_wrapping(project, variable) for variable in names}
     training: set[ast.AST] = {frame.scope.node for path in project.paths for frame in path.frames}
     calls = []
-    for node, scope in dict.fromkeys(reached_nodes(analysis)):
-        if not isinstance(node, ast.Call) or _is_of_module(analysis, scope):
+    for node, scope in dict.fromkeys(reached_calls(analysis)):
+        if _is_of_module(analysis, scope):
             continue
         drawn = _models_drawn(analysis, node, scope, training)
         if any(drawn & names[variable] and (node, scope) in later[variable] for variable in names):

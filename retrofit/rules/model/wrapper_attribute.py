@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through, surround
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import External, Instance, LocalClass
@@ -72,7 +72,7 @@ layers = list(model.module.children())
 
 def find(project: Project) -> Iterator[Finding]:
     variables = {model.variable for model in project.models}
-    for node, scope in reached_nodes(project.analysis):
+    for node, scope in reached_of(project.analysis, ast.Call, ast.Attribute):
         is_run = _runs_it(project, node, scope)
         model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
         is_by_hand = bool(project.wrapping.sites)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -45,7 +45,7 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope,
                 seen.add(made)
                 if not _is_in_model(project.analysis, origin.scope):
                     yield made, origin.scope, False  # type: ignore[misc]
-    for node, scope in reached_nodes(project.analysis):
+    for node, scope in reached_of(project.analysis, ast.BinOp, ast.Call):
         if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
             yield node, scope, True  # type: ignore[misc]
 

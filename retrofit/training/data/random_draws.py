@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for, last_name
-from retrofit.analysis.flow.reachability import calls_within, reached_calls, reached_nodes
+from retrofit.analysis.flow.reachability import calls_within, reached_calls
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
@@ -148,8 +148,8 @@ def _default(project: Project, option: ast.Attribute, scope: Scope) -> object:
     if not project.analysis.named(option.value, scope) & PARSES:
         return None
     flags = {f"--{option.attr}", f"--{option.attr.replace('_', '-')}"}
-    for node, _ in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and last_name(node) == "add_argument":
+    for node, _ in reached_calls(project.analysis):
+        if last_name(node) == "add_argument":
             if flags.isdisjoint(part.value for part in node.args if isinstance(part, ast.Constant)):
                 continue
             default = argument_for(node, [], "default")

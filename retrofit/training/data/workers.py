@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.flow.calls.graph import functions_reached
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
@@ -22,8 +22,8 @@ def run_elsewhere(analysis: Analysis) -> set[Scope]:
 
 def _run_by_others(analysis: Analysis) -> set[Scope]:
     found = {scope for scope in analysis.scopes() if getattr(scope.node, "name", "") in PER_SAMPLE}
-    for node, scope in reached_nodes(analysis):
-        given = [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
+    for node, scope in reached_calls(analysis):
+        given = [*node.args, *(k.value for k in node.keywords)]
         named = [part for part in given if isinstance(part, (ast.Name, ast.Attribute, ast.Lambda))]
         values = [value for part in named for value in analysis.evaluate(part, scope)]
         found |= {value.scope for value in values if isinstance(value, LocalFunction)}

@@ -11,7 +11,7 @@ from retrofit.analysis.calls import CallSite
 from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.flow.calls.graph import with_called
 from retrofit.analysis.flow.calls.sites import sites_of
-from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
@@ -87,9 +87,9 @@ def _leads_to(analysis: Analysis, call: ast.Call, scope: Scope, fact: str, colle
 def _with_collectives(analysis: Analysis, collectives: list[Site]) -> tuple[set[ast.Call], set[Scope]]:
     """Return the collectives, and the functions that run one, themselves or in others."""
     applying: dict[Scope, list[CallSite]] = defaultdict(list)
-    for node, scope in reached_nodes(analysis):
-        for function in _applied(analysis, node, scope) if isinstance(node, ast.Call) else ():
-            applying[function.scope].append(CallSite(node, scope))  # type: ignore[arg-type]
+    for node, scope in reached_calls(analysis):
+        for function in _applied(analysis, node, scope):
+            applying[function.scope].append(CallSite(node, scope))
     own = {site.scope: {"collective"} for site in collectives}
     functions = with_called(own, lambda scope: [*sites_of(analysis, scope), *applying[scope]])
     return {site.call for site in collectives}, set(functions)

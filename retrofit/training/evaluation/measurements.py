@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name, returns_of
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Variable, upstream, variables_of
 from retrofit.analysis.nodes import walk
@@ -70,8 +70,8 @@ def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Mo
 def _copies(analysis: Analysis, variables: set[Variable]) -> set[Variable]:
     """Return the variables of copies and averages of the models: ema = copy.deepcopy(model), AveragedModel(model)."""
     found: set[Variable] = set()
-    for node, scope in reached_nodes(analysis):
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+    for node, scope in reached_of(analysis, ast.Assign):
+        if not isinstance(node.value, ast.Call):
             continue
         copied = node.value.args if COPYING.search(last_name(node.value)) else []
         if any(variables_of(analysis, argument, scope) & variables for argument in copied):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FILLED
@@ -32,6 +32,8 @@ from ..optimizer.schedules import (
 from ..steps.step_limits import range_end
 from .figures import followed
 
+COUNTING = (ast.BinOp, ast.AugAssign, ast.Assign)  # what can divide a figure, or make a list of figures
+
 
 @dataclass(frozen=True)
 class StepCount:
@@ -50,7 +52,7 @@ def step_counts(project: Project) -> Iterator[StepCount]:
         return
     batches = set(project.in_batches)
     both = followed(project)[0].both
-    nodes = reached_nodes(project.analysis)
+    nodes = reached_of(project.analysis, *COUNTING)
     of_figures = ((node, scope, _number_at(project, node, scope, batches)) for node, scope in nodes)
     for node, scope, number in (*_of_loops(project), *of_figures):
         found = single_process_sizes(project, number, scope, sizes, of_samples=True) if number is not None else []
@@ -66,8 +68,8 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     if project.distribution.is_by_hand:
         return
     sizes, batches = sizes_of_steps(project), set(project.in_batches)
-    nodes = reached_nodes(project.analysis)
-    by_size = {node for node, scope in nodes if _is_by_some_size(project, node, scope, sizes)}
+    nodes = reached_of(project.analysis, *COUNTING)
+    by_size = {place[0] for place in _divisions(project) if _is_by_some_size(project, *place, sizes)}
     for node, scope in nodes if by_size else ():
         number = _number_at(project, node, scope, batches)
         origins = project.ranks.origins(number, scope) if number is not None else []
@@ -77,9 +79,9 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
             yield number, scope
 
 
-def _is_by_some_size(project: Project, node: ast.AST, scope: Scope, sizes: list[Place]) -> bool:
+def _is_by_some_size(project: Project, node: ast.BinOp, scope: Scope, sizes: list[Place]) -> bool:
     """Return whether samples are divided by something that is named as a batch size, which none of `sizes` is."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, DIVISION):
+    if not isinstance(node.op, DIVISION):
         return False
     name = node.right.slice if isinstance(node.right, ast.Subscript) else node.right  # config["batch_size"]
     text = str(name.value) if isinstance(name, ast.Constant) else last_name(name)
@@ -96,8 +98,7 @@ def _of_loops(project: Project) -> Iterator[tuple[ast.AST, Scope, ast.expr | Non
 
 
 def _divisions(project: Project) -> list[tuple[ast.BinOp, Scope]]:
-    nodes = reached_nodes(project.analysis)
-    return [(node, scope) for node, scope in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, COUNTS_STEPS)]
+    return [place for place in reached_of(project.analysis, ast.BinOp) if isinstance(place[0].op, COUNTS_STEPS)]
 
 
 def _number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> ast.expr | None:

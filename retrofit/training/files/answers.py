@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import builder_of
-from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -43,8 +43,8 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
     written |= {call for call, _ in calls_named(analysis, SHOWING)}  # which only rank 0 carries out
     questions = _questions(analysis)
-    for node, scope in reached_nodes(analysis):
-        if not isinstance(node, (ast.If, ast.Assert, ast.IfExp)) or node in known:
+    for node, scope in reached_of(analysis, ast.If, ast.Assert, ast.IfExp):
+        if node in known:
             continue
         asking = [part for part in walk(node.test) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
         asking = [part for part in asking if _is_of_made(analysis, part, scope, made)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -54,14 +54,14 @@ class Output:
 
 def find_outputs(analysis: Analysis) -> list[Output]:
     """Return everything that the reachable code of a project shows or writes, in source order."""
-    found = [output for node, scope in reached_nodes(analysis) for output in _output_of(analysis, node, scope)]
+    found = [output for node, scope in reached_calls(analysis) for output in _output_of(analysis, node, scope)]
     if calls_named(analysis, OWN_FOLDERS.keys()):
         found = [output for output in found if not _is_in_own_folder(analysis, output)]
     return sorted(found, key=lambda output: output.scope.source.place(output.call))
 
 
-def _output_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[Output]:
-    if not isinstance(node, ast.Call) or _is_given_a_buffer(analysis, node, scope):
+def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Output]:
+    if _is_given_a_buffer(analysis, node, scope):
         return
     if _is_of_bar(analysis, node, scope):
         yield Output(SHOW, "write", node, scope)

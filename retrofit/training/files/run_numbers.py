@@ -12,7 +12,7 @@ from typing import Union
 
 from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
-from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
@@ -60,7 +60,11 @@ class _Search:
         self._counters: dict[LoopNode, set[str]] = {}
 
     def all(self) -> Iterator[Numbered]:
-        waiting = list(dict.fromkeys(scope for node, scope in reached_nodes(self.analysis) if self._looks(node, scope)))
+        waiting = list(
+            dict.fromkeys(
+                scope for node, scope in reached_of(self.analysis, ast.Call, *LOOPS) if self._looks(node, scope)
+            )
+        )
         seen: set[Scope] = set()
         while waiting:
             scope = waiting.pop(0)

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -31,8 +31,8 @@ def find_parsings(analysis: Analysis) -> list[Parsing]:
     """Return the calls that parse the command line: in source order, those in branches after the others."""
     found = [
         Parsing(node, scope)
-        for node, scope in reached_nodes(analysis)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _parses(analysis, node, scope)
+        for node, scope in reached_calls(analysis)
+        if isinstance(node.func, ast.Attribute) and _parses(analysis, node, scope)
     ]
     return sorted(found, key=lambda parsing: (_is_in_branch(parsing), parsing.scope.source.place(parsing.call)))
 

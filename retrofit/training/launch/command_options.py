@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import default_of, last_name
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope, parameters
 from retrofit.training.torch_api.launch import COMMAND_RUNNERS, DEFINES_FLAG, KEEPS_UNDERSCORES, OPTION_DECORATORS
 
@@ -32,8 +32,8 @@ def decorator_calls(project: Project) -> Iterator[ast.Call]:
 
 def defined_flags(project: Project) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the flags that code defines by a function, `flags.DEFINE_float("lr", 0.1, "rate")`, and their defaults."""
-    for node, _ in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and last_name(node) in DEFINES_FLAG and len(node.args) > 1:
+    for node, _ in reached_calls(project.analysis):
+        if last_name(node) in DEFINES_FLAG and len(node.args) > 1:
             name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
             yield from [(f"--{name}", node.args[1])] if isinstance(name, str) else []
 
@@ -54,8 +54,8 @@ def function_parameters(project: Project) -> Iterator[tuple[str, ast.expr | None
 def _runner(project: Project, function: Scope) -> str:
     """Return what runs a function by its parameters, "" where it is something else."""
     name = getattr(function.node, "name", "")
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and [getattr(part, "id", "") for part in node.args[:1]] == [name]:
+    for node, scope in reached_calls(project.analysis):
+        if [getattr(part, "id", "") for part in node.args[:1]] == [name]:
             for runner in project.analysis.called(node, scope) & (COMMAND_RUNNERS - {"absl.app.run"}):
                 return runner
     return ""

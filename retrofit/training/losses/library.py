@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.sources import Origin, closure, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -39,8 +39,8 @@ def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, 
     """
     calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
     more = {v.call for node, scope in calls if not _is_pair(node) for v in _criteria(project, node.func, scope)}
-    for node, scope in reached_nodes(project.analysis):
-        if isinstance(node, ast.Call) and not _is_wrapped(project, node, scope):
+    for node, scope in reached_calls(project.analysis):
+        if not _is_wrapped(project, node, scope):
             for value in _criteria(project, node, scope):
                 if value.call is node:
                     yield node, scope, value.builder.rpartition(".")[2], node in more

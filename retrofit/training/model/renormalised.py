@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.calls.arguments import arguments_given
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -26,9 +26,7 @@ BEFORE_MAX_NORM = 3  # arguments of an embedding
 def renormalised(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls that make, or run, an embedding with max_norm: what may be None as well."""
     analysis = project.analysis
-    for node, scope in reached_nodes(analysis):
-        if not isinstance(node, ast.Call):
-            continue
+    for node, scope in reached_calls(analysis):
         names = analysis.called(node, scope)
         if names & RENORMALISES:
             yield node, scope
@@ -60,8 +58,8 @@ def _is_never_given(analysis: Analysis, origin: Origin) -> bool:
     set_up = [call for call in calls if last_name(call) == "__init__"]
     made = [
         node
-        for node, scope in reached_nodes(analysis)
-        if isinstance(node, ast.Call) and any(_is_class(value, kinds) for value in analysis.evaluate(node.func, scope))
+        for node, scope in reached_calls(analysis)
+        if any(_is_class(value, kinds) for value in analysis.evaluate(node.func, scope))
     ]
     return not any(_may_give(call) for call in made) and not any(_gives(call) for call in set_up)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Scope
@@ -41,11 +41,11 @@ class AddedGroup:
 
 def added_groups(analysis: Analysis) -> Iterator[AddedGroup]:
     """Yield the groups of parameters that are given to optimizers after these are made."""
-    for call, scope in reached_nodes(analysis):
-        function = call.func if isinstance(call, ast.Call) else None
+    for call, scope in reached_calls(analysis):
+        function = call.func
         if not isinstance(function, ast.Attribute) or function.attr != ADDS_GROUP or _hands_on(function, scope):
             continue
-        node = argument_for(call, ["param_group"], "param_group")  # type: ignore[arg-type]
+        node = argument_for(call, ["param_group"], "param_group")
         if node is None:
             continue
         is_scaled = isinstance(node, ast.Call) and SCALED_LR in analysis.called(node, scope) and bool(node.args)

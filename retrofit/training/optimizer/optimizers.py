@@ -9,7 +9,7 @@ from functools import partial
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -45,14 +45,13 @@ class Optimizer:
 def find_optimizers(analysis: Analysis) -> list[Optimizer]:
     """Return the optimizers that the running code makes from torch.optim, in source order."""
     found = []
-    for node, scope in reached_nodes(analysis):
-        builders = builders_in(analysis, node, scope) if isinstance(node, ast.Call) else []
+    for node, scope in reached_calls(analysis):
+        builders = builders_in(analysis, node, scope)
         classes = [builder for builder in builders if builder.name]
-        configured = _given_to_configured(analysis, node, scope) if isinstance(node, ast.Call) else None
+        configured = _given_to_configured(analysis, node, scope)
         if configured is not None:
-            found.append(Optimizer(node, scope, (Builder("instantiate"),), configured, None))  # type: ignore[arg-type]
+            found.append(Optimizer(node, scope, (Builder("instantiate"),), configured, None))
         elif classes:
-            assert isinstance(node, ast.Call)
             given = argument_for(node, ["params"], "params")
             found.append(Optimizer(node, scope, tuple(builders), given, _rate(analysis, node, classes)))
     return found

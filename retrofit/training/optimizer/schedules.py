@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 Place = tuple[ast.expr, Scope]
 DIVISION = (ast.Div, ast.FloorDiv)
+SETTING = (ast.Assign, ast.Call)  # statements and calls that set a rate or make a schedule of it
 BOUNDS = frozenset({"max", "min"})
 COUNTS_STEPS = (*DIVISION, ast.Mod)  # whole batches, and whether one more is begun
 
 
-def lengths(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+def lengths(project: Project, node: ast.Assign | ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
-    if not isinstance(node, (ast.Assign, ast.Call)):
-        return
     yield from ((rate, scope) for rate in rates_set(project.analysis, node, scope))
     if isinstance(node, ast.Assign):
         return
@@ -56,7 +55,9 @@ def rate_terms(project: Project) -> set[ast.AST]:
 
     def find() -> set[ast.AST]:
         first = [place for optimizer in project.optimizers for place in rates_of(project.analysis, optimizer)]
-        later = [place for node, scope in reached_nodes(project.analysis) for place in lengths(project, node, scope)]
+        later = [
+            place for node, scope in reached_of(project.analysis, *SETTING) for place in lengths(project, node, scope)
+        ]
         starts = [Origin(*place) for place in first + later]
         parts = [(part, scope) for node, scope in first for part in (node, *getattr(node, "args", ()))]  # rd.scaled_lr
         terms = partial(_terms, project.analysis, [project.analysis.evaluate(*place) for place in parts])

@@ -7,7 +7,7 @@ import re
 
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.operands import computed_from, operands
-from retrofit.analysis.flow.reachability import calls_named, reached_nodes
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.scopes import Scope
@@ -59,7 +59,7 @@ def _is_shuffled(analysis: Analysis, origin: Origin) -> bool:
     """Return whether a variable is brought into a random order in place: random.shuffle(rows)."""
 
     def compute() -> set[ScopedName | None]:
-        calls = [(node, scope) for node, scope in reached_nodes(analysis) if isinstance(node, ast.Call) and node.args]
+        calls = [(node, scope) for node, scope in reached_calls(analysis) if node.args]
         return {
             own_variable(node.args[0], scope) for node, scope in calls if names_of(analysis, node, scope) & SHUFFLES
         }
