@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
 from collections.abc import Collection
 
 from ..edits import block_of
 from ..files.source import Source
 from ..scopes import FUNCTIONS, Scope
 from ..values.inference import Analysis
-from ..values.kinds import LocalClass
 from .branches import is_in_body
 from .calls.graph import nodes_in
 from .calls.sites import sites_of
-from .reachability import reached_nodes
+from .reachability import objects_made
 
 Ways = Collection[Collection[ast.AST]]  # the nodes on each way to the main work: calls, and the work itself
 
@@ -93,19 +91,7 @@ def _places_run(analysis: Analysis, scope: Scope) -> list[tuple[ast.AST, Scope]]
     of_class = scope.parent if scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef) else None
     if of_class is None:
         return [(site.call, site.scope) for site in sites_of(analysis, scope)]
-    of_all = analysis.fact("objects made", lambda: _objects_made(analysis))
-    return of_all.get(of_class, [])
-
-
-def _objects_made(analysis: Analysis) -> dict[Scope, list[tuple[ast.AST, Scope]]]:
-    """Return the calls that make objects of each class of the project, or of one derived from it."""
-    found: dict[Scope, list[tuple[ast.AST, Scope]]] = defaultdict(list)
-    for node, scope in reached_nodes(analysis):
-        for value in analysis.evaluate(node.func, scope) if isinstance(node, ast.Call) else ():
-            if isinstance(value, LocalClass):
-                for base in analysis.classes.mro(value.scope):
-                    found[base].append((node, scope))
-    return found
+    return [*objects_made(analysis).get(of_class, [])]
 
 
 def _is_choice(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:

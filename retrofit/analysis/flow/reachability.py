@@ -100,6 +100,21 @@ def _calls_by_name(analysis: Analysis) -> dict[str, list[int]]:
     return found
 
 
+def objects_made(analysis: Analysis) -> dict[Scope, list[tuple[ast.Call, Scope]]]:
+    """Return the calls that make objects of each class of the project, or of one derived from it."""
+    return analysis.fact("objects made", lambda: _objects_made(analysis))
+
+
+def _objects_made(analysis: Analysis) -> dict[Scope, list[tuple[ast.Call, Scope]]]:
+    found: dict[Scope, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    for call, scope in reached_calls(analysis):
+        for value in analysis.evaluate(call.func, scope):
+            if isinstance(value, LocalClass):
+                for base in analysis.classes.mro(value.scope):
+                    found[base].append((call, scope))
+    return found
+
+
 def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield a call and the calls in the functions of the project that it runs, with the scopes they are in."""
     seen: set[ast.AST] = set()

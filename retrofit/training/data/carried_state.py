@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.operands import computed_from, inputs
+from retrofit.analysis.flow.reachability import objects_made
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.nodes import walk
@@ -82,11 +83,30 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
                 or variable in losses
                 or variable[1] == "_"
                 or not (isinstance(place, ast.Attribute) or variable in held)
+                or _is_of_one_batch(project, variable[0])
             ):
                 continue
             is_update = is_in_place or _reads(project, value, scope, variable)
             is_update = is_update and not _takes_size_of_batch(node)
             yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
+
+
+def _is_of_one_batch(project: Project, owner: Scope) -> bool:
+    """Return whether no object of a class outlives a batch: each is made in it, or in a function that runs none."""
+    made = objects_made(project.analysis).get(owner, [])
+    running = {frame.scope for path in project.paths for frame in path.frames}
+    return bool(made) and all(
+        _is_dropped(call, scope) and (call in project.nodes_in_batches or scope not in running) for call, scope in made
+    )
+
+
+def _is_dropped(call: ast.Call, scope: Scope) -> bool:
+    """Return whether an object that a call makes is held by variables of a function at most: Solver(x).run()."""
+    outer = scope.source.parents[call]
+    targets = outer.targets if isinstance(outer, ast.Assign) else []
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    is_local = scope.is_function and all(scope.find(name)[0] is scope for name in names)  # type: ignore[index]
+    return isinstance(outer, ast.Attribute) or (is_local and 0 < len(targets) == len(names))
 
 
 def _loss_names(path: Path) -> set[str]:

@@ -150,7 +150,8 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
         if module is not None:
             yield Call(node, scope), module
             continue
-        is_method = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
+        values = analysis.evaluate(node.func, scope)
+        is_method = bool(values) and all(isinstance(value, LocalFunction) for value in values)
         if not is_method and isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
             yield Call(node, scope, "forward"), node.func.value  # of a model of a library
         elif not is_method:

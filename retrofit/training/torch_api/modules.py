@@ -76,7 +76,10 @@ MODULES = frozenset({"modules", "named_modules"})
 # Other ways to a layer than its name.
 NAMELESS_ACCESS = CHILDREN | {"_modules", "__dict__", "get_submodule", "__getattr__", "__getattribute__"}
 # Methods that run no layer.
-RUNS_NOTHING = PARAMETERS | {"load_state_dict", "state_dict", "train", "eval", "to", "cuda", "requires_grad_"}
+RUNS_NOTHING = PARAMETERS | {
+    "load_state_dict", "state_dict", "train", "eval", "to", "cuda", "requires_grad_", "zero_grad", "buffers",
+    "named_buffers", "get_buffer", "get_parameter", "_named_members",
+}  # fmt: skip
 # Layers that take the samples along the second dimension unless they are told batch_first=True.
 SEQUENCE_FIRST = frozenset(
     f"torch.nn.{name}" for name in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from .filled import filled_in, is_filled_by_model
 from .given_batches import has_batches
 from .repeated import is_repeated
 from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
-from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, size_of
+from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, shuffled, size_of
 from .slices import Slice, bounds_of, cut_into_parts, slice_of
 from .whole import evaluated_by_loop, evaluated_in_part, evaluated_whole, is_whole
 from .without_batch import follows_loop, has_other_batch, without_batch
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 Place = tuple[ast.expr, Scope]
 Problem = tuple[ast.AST, Scope, str]
+Through = Callable[[Origin], "list[Origin] | tuple[()]"]
 
 RANDOM = "random"  # drawn at random, by each rank for itself
 SLICE = "slice"  # of what is the same on all ranks
@@ -183,7 +184,7 @@ class _Search:
         if not (self.batches or self.split or self.problems):
             self.of_step = self.project.nodes_in_batches
             self._follow(start)
-        for call, scope in self._shuffled():
+        for call, scope in shuffled(self.analysis, self.project.in_loops):
             self._note_order(call, scope)
         self.problems += [*self._drawn_by_sample(), *self._kept_by_sample(), *self._cut_from_filled()]
 
@@ -339,9 +340,9 @@ class _Search:
             for part in measured(origin.node)
         )
 
-    def _has_batch(self, node: ast.expr, scope: Scope) -> bool:
+    def _has_batch(self, node: ast.expr, scope: Scope, through: Through | None = None) -> bool:
         """Return whether an expression is computed from what is drawn for a batch."""
-        for origin in origins(self.analysis, [Origin(node, scope)], self._to_batch):
+        for origin in origins(self.analysis, [Origin(node, scope)], through or self._to_batch):
             found, where = origin.node, origin.scope
             if isinstance(found, ast.Call) and self.analysis.called(found, where) & OWN_SAMPLES:
                 return True
@@ -354,6 +355,11 @@ class _Search:
 
     def _to_batch(self, origin: Origin) -> list[Origin] | tuple[()]:
         return () if is_about_shape(origin.node) else list(inputs(self.analysis, origin))
+
+    def _to_indices(self, origin: Origin) -> list[Origin]:
+        """Follow to what samples are chosen by, and not to what has been chosen: of data[rows] to data."""
+        index = origin.node.slice if isinstance(origin.node, ast.Subscript) else None
+        return [part for part in self._to_batch(origin) if part.node is not index]
 
     def _drawn_by_sample(self) -> Iterator[Problem]:
         """Yield the draws that are made once for each sample of a batch, of so many numbers as the sample needs."""
@@ -384,17 +390,10 @@ class _Search:
 
     def _is_chosen_by_batch(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether indices are those of a batch, or are computed from them: `i` of `for i in rows`."""
-        found = origins(self.analysis, [Origin(node, scope)], self._to_batch)
-        return any(origin.node in self.batches for origin in found) or self._has_batch(node, scope)
+        found = origins(self.analysis, [Origin(node, scope)], self._to_indices)
+        return any(origin.node in self.batches for origin in found) or self._has_batch(node, scope, self._to_indices)
 
     def _is_made_per_batch(self, node: ast.expr, scope: Scope) -> bool:
         made = (origin.node for origin in origins(self.analysis, [Origin(node, scope)]))
         is_made = any(isinstance(part, ast.Call) and part in self.loop_nodes for part in made)
         return is_made or self._has_batch(node, scope)
-
-    def _shuffled(self) -> Iterator[tuple[ast.Call, Scope]]:
-        """Yield the calls that bring something into a random order in place."""
-        for node, scope in self.project.in_loops:
-            is_statement = isinstance(scope.source.parents.get(node), ast.Expr)
-            if is_statement and last_name(node) == "shuffle" and is_order(self.analysis, node, scope):
-                yield node, scope  # type: ignore[misc]

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.operands import inputs, operands
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.stored import literal_key, stored_in
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import LocalFunction
 
 if TYPE_CHECKING:
     from ... import Project
@@ -25,6 +26,8 @@ def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_cal
     stored: set[Origin] = set()
 
     def through(origin: Origin) -> list[Origin]:
+        if _returns_before(project, origin, in_loops):
+            return [origin.to(part, keys=()) for part in operands(origin.node)]
         found = list(inputs(project.analysis, origin))
         if isinstance(origin.node, (ast.Name, ast.Attribute)) and is_followed(origin.node):
             put_in = stored_in(project.analysis, origin.node, origin.scope)
@@ -41,6 +44,18 @@ def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_cal
         for origin in origins(project.analysis, [Origin(node, scope)], through)
     ]
     return bool(stored) and any(computed)
+
+
+def _returns_before(project: Project, origin: Origin, in_loops: Collection[ast.AST]) -> bool:
+    """Return whether a function has run before the training: what it filled then is not what the training fills in it.
+
+    That holds of a solver, or a simulation, by which both the data are made and the model is trained.
+    """
+    node = origin.node
+    if not isinstance(node, ast.Call) or node in in_loops:
+        return False
+    made = project.analysis.evaluate(node.func, origin.scope)
+    return bool(made) and all(isinstance(value, LocalFunction) for value in made)
 
 
 def _put_into_entries(project: Project, origin: Origin) -> list[Origin]:

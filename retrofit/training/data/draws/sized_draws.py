@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.nodes import walk
@@ -40,6 +41,14 @@ def is_order(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     if ROWS in names:
         return argument_for(node, ["n", "frac"], "frac") is not None  # type: ignore[arg-type]
     return bool(names & (ORDERS | SHUFFLES))
+
+
+def shuffled(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls among some nodes that bring something into a random order in place."""
+    for node, scope in nodes:
+        is_statement = isinstance(scope.source.parents.get(node), ast.Expr)
+        if is_statement and last_name(node) == "shuffle" and is_order(analysis, node, scope):
+            yield node, scope  # type: ignore[misc]
 
 
 def gives_indices(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
