@@ -10,8 +10,9 @@ from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import RUNTIME, canonical
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias
 from retrofit.analysis.flow.main_guard import is_main_guard
-from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, first_alias
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis

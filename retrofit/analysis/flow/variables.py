@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ..calls import default_of, given_parameters
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
 from ..values.inference import Analysis
-from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule
+from ..values.kinds import Display, Instance, LocalFunction, LocalModule
 from .reachability import known_scopes
-from .sources import Origin, is_followed, origins
+from .sources import Origin, origins
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,6 @@ class Variable:
         return name if self.key is None else f"{name}[{self.key!r}]"
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """A statement that gives a variable a value, or changes what it holds in place, and the scope it is in."""
-
-    statement: ast.stmt
-    scope: Scope
-    value: ast.expr | None = None
-    only_fills: bool = False  # the object stays where it is and what it is, with other content
-
-
 def variables_of(
     analysis: Analysis, node: ast.expr, scope: Scope, leave_out: Collection[ast.AST] = frozenset()
 ) -> set[Variable]:
@@ -54,153 +44,9 @@ def variables_of(
     return set(_Trace(analysis, leave_out).of(node, scope))
 
 
-def first_alias(analysis: Analysis, variable: Variable, scope: Scope) -> float:
-    """Return the line in `scope` where the object gets another name or an owner, infinity where it does not."""
-    lines = []
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Assign):
-            values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value]
-            held = [value for value in values if _is_plain(value)]
-            if isinstance(node.value, ast.Dict):
-                held += node.value.values
-        elif isinstance(node, ast.Call) and any(
-            isinstance(value, LocalClass) for value in analysis.evaluate(node.func, scope)
-        ):
-            held = [*node.args, *(keyword.value for keyword in node.keywords)]
-        else:
-            continue
-        if any(_is_plain(value) and variable in variables_of(analysis, value, scope) for value in held):
-            lines.append(node.lineno)
-    return min(lines, default=float("inf"))
-
-
 def entry_variables(analysis: Analysis, container: ast.expr, key: str, scope: Scope) -> set[Variable]:
     """Return the variables that hold the entry `key` of the dict that `container` is."""
     return _Trace(analysis).entry(container, key, scope)
-
-
-def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
-    """Return the variables that what is in `variable` came from: `model` of `self.model = Wrapper(model).to(place)`.
-
-    And in functions that return it: `net` of `model, optimizer = build()`, where build returns `net, sgd`.
-    """
-    found: set[Variable] = set()
-    waiting = [variable]
-    while waiting:
-        current = waiting.pop()
-        given = [(assignment.value, assignment.scope) for assignment in assignments_to(analysis, current)]
-        given += [part for b, scope in _bindings(analysis, current) for part in _handed_over(analysis, b, scope)]
-        for value, scope in given:
-            for part in _held_by(analysis, value, scope):
-                for inner in variables_of(analysis, part, scope):
-                    if inner not in found and inner != variable:
-                        found.add(inner)
-                        waiting.append(inner)
-    return found
-
-
-def _handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what calls and containers give a name: `net` of `model, _ = build()`, where build returns `net, 1`."""
-    if binding.kind != "value" or not (binding.path or isinstance(binding.value, (ast.Call, ast.Subscript))):
-        return
-    if binding.value is None or isinstance(part_of(binding), (ast.Name, ast.Attribute)):
-        return
-    for origin in origins(analysis, [Origin(binding.value, scope, (*binding.path,))]):
-        if not origin.keys and isinstance(origin.node, ast.expr) and is_followed(origin.node):
-            yield origin.node, origin.scope
-
-
-def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[ast.expr]:
-    """Return the expressions whose object `value` is, or wraps: x of x, x.to(place), Wrapper(x), a if b else x."""
-    if isinstance(value, ast.IfExp):
-        return [*_held_by(analysis, value.body, scope), *_held_by(analysis, value.orelse, scope)]
-    if isinstance(value, ast.Call):
-        if isinstance(value.func, ast.Attribute) and value.func.attr in analysis.library.same_methods:
-            return _held_by(analysis, value.func.value, scope)
-        wrappers = analysis.library.wrappers
-        positions = {wrappers[name] for name in analysis.called(value, scope) if name in wrappers}
-        held = [value.args[position] for position in positions if position < len(value.args)]
-        return [part for argument in held for part in _held_by(analysis, argument, scope)]
-    return [value] if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) else []
-
-
-def assignments_to(analysis: Analysis, variable: Variable) -> list[Assignment]:
-    """Return the statements that set a variable, and those that move or load the object in place, in source order."""
-    found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, variable)]
-    scopes = {assignment.scope for assignment in found}
-    for scope in scopes:
-        for node, function in _methods_called(analysis, scope):
-            fills = function.attr in analysis.library.filling_methods or _is_of_project(analysis, function, scope)
-            moves = function.attr in analysis.library.moving_methods
-            if (fills or moves) and variable in variables_of(analysis, function.value, scope):
-                found.append(Assignment(node, scope, only_fills=fills))
-        for statement, holders in _parts_set(analysis, scope):
-            if any(variable in variables_of(analysis, holder, scope) for holder in holders):
-                found.append(Assignment(statement, scope, only_fills=True))
-    return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
-
-
-def _bindings(analysis: Analysis, variable: Variable) -> list[tuple[Binding, Scope]]:
-    if variable.is_attribute:
-        placed = analysis.classes.attribute_bindings(variable.scope, variable.name)
-        later = [analysis.classes.attributes_of(scope) for scope in analysis.classes.derived(variable.scope)]
-        overriding = [pair for attributes in later for pair in attributes.get(variable.name, [])]
-        return [*placed, *(pair for pair in overriding if pair[1] in known_scopes(analysis))]
-    found = []
-    for scope in variable.scope.module.walk():
-        if scope is variable.scope or scope.outer_names.get(variable.name) is variable.scope:
-            for binding in variable.scope.bindings.get(variable.name, []):
-                if analysis.scope_at(scope.source, binding.node) is scope:
-                    found.append((binding, scope))
-    return [(binding, scope) for binding, scope in found if binding.kind != "parameter"]
-
-
-def _statement(scope: Scope, node: ast.AST) -> ast.stmt:
-    return scope.source.statement(node)
-
-
-def _methods_called(analysis: Analysis, scope: Scope) -> list[tuple[ast.stmt, ast.Attribute]]:
-    """Return the statements like `model.to(place)`, of which nothing but what they change is left, with the method."""
-    known: dict[Scope, list[tuple[ast.stmt, ast.Attribute]]] = analysis.fact("methods called", dict)
-    if scope not in known:
-        calls = [(node, node.value) for node in own_nodes(scope.node) if isinstance(node, ast.Expr)]
-        functions = [(node, call.func) for node, call in calls if isinstance(call, ast.Call)]
-        known[scope] = [(node, function) for node, function in functions if isinstance(function, ast.Attribute)]
-    return known[scope]
-
-
-def _parts_set(analysis: Analysis, scope: Scope) -> list[tuple[ast.Assign, list[ast.expr]]]:
-    """Return the statements that give an object a new part, with the expressions of it: `model.fc = Linear(8, 2)`."""
-    known: dict[Scope, list[tuple[ast.Assign, list[ast.expr]]]] = analysis.fact("parts set", dict)
-    if scope not in known:
-        set_here = [(n, target) for n in own_nodes(scope.node) if isinstance(n, ast.Assign) for target in n.targets]
-        known[scope] = [(n, _holders(target)) for n, target in set_here if _is_part(analysis, target, n.value, scope)]
-    return known[scope]
-
-
-def _is_part(analysis: Analysis, target: ast.expr, value: ast.expr, scope: Scope) -> bool:
-    """Return whether what is set is a part of its own, or one of another object: `head.weight = body.weight`."""
-    if isinstance(value, ast.Call):
-        return True
-    if not isinstance(target, (ast.Attribute, ast.Subscript)):
-        return False
-    if isinstance(value, ast.Attribute) and isinstance(target, ast.Attribute) and value.attr == target.attr:
-        return True
-    return any(analysis.library.is_replaced(analysis, made) for made in analysis.evaluate(value, scope))
-
-
-def _holders(target: ast.expr) -> list[ast.expr]:
-    """Return what has a part that a statement sets: `model.head` and `model` of model.head[0] = layer."""
-    found: list[ast.expr] = []
-    while isinstance(target, (ast.Attribute, ast.Subscript)):
-        target = target.value
-        if not isinstance(target, ast.Subscript) and not (isinstance(target, ast.Name) and target.id == "self"):
-            found.append(target)
-    return found
-
-
-def _is_of_project(analysis: Analysis, function: ast.Attribute, scope: Scope) -> bool:
-    return any(isinstance(value, LocalFunction) for value in analysis.evaluate(function, scope))
 
 
 class _Trace:
@@ -281,7 +127,7 @@ class _Trace:
             if unpacked:
                 found |= unpacked
                 continue
-            if binding.kind != "value" or not (_is_plain(value) or self._hands_on(value, scope)):
+            if binding.kind != "value" or not (is_plain(value) or self._hands_on(value, scope)):
                 return set()
             assert value is not None
             inner = self.of(value, scope)
@@ -422,7 +268,8 @@ def part_of(binding: Binding) -> ast.expr | None:
     return value
 
 
-def _is_plain(value: ast.expr | None) -> bool:
+def is_plain(value: ast.expr | None) -> bool:
+    """Return whether an expression names an object that something else holds: `model`, self.nets[0], a if b else c."""
     if isinstance(value, ast.IfExp):
-        return _is_plain(value.body) and _is_plain(value.orelse)
+        return is_plain(value.body) and is_plain(value.orelse)
     return isinstance(value, (ast.Name, ast.Attribute, ast.Subscript))

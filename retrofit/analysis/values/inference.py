@@ -15,7 +15,7 @@ from ..calls import CallSite, argument_for, default_of, given_parameters, is_met
 from ..files.modules import Modules
 from ..files.runtime_names import canonical
 from ..files.source import Source
-from ..flow.spawned import Spawned
+from ..flow.calls.spawned import Spawned
 from ..library import PYTHON, Library
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters

@@ -9,9 +9,10 @@ from functools import partial
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, insert_after, insert_before, surround, under_condition
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.assignments import Assignment, assignments_to
 from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.reachability import calls_named
-from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule

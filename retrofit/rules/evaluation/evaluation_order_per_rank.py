@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.edits import surround
-from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis

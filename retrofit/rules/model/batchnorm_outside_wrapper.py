@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import insert_after
+from retrofit.analysis.flow.assignments import assignments_to, upstream
 from retrofit.analysis.flow.reachability import calls_named, reached_calls
-from retrofit.analysis.flow.variables import Variable, assignments_to, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, call_through, surround, surround_inside
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import calls_named, reached_calls, reached_nodes, reached_of
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, place_of
 from retrofit.analysis.values.inference import Analysis

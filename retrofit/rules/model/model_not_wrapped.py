@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before, under_condition
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import assignments_to
+from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis

@@ -8,10 +8,11 @@ from functools import partial
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.operands import is_loop_variable
 from retrofit.analysis.flow.reachability import reached_calls, reached_of
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.reachability import reached_calls
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.stored import stored_as
-from retrofit.analysis.flow.variables import Variable, assignments_to, entry_variables, variables_of
+from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value

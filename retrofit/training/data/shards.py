@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.sources import closure
-from retrofit.analysis.flow.variables import assignments_to
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.flow.variables import Variable, upstream
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name, returns_of
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import closure
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes

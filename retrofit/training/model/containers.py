@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterable
 from dataclasses import replace
 
+from retrofit.analysis.flow.assignments import Assignment, assignments_to, upstream
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import stored_as
-from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
-from retrofit.analysis.flow.variables import Variable, upstream
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.variables import Assignment, Variable, assignments_to, first_alias, variables_of
+from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance

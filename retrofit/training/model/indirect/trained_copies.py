@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.modules import COPIES

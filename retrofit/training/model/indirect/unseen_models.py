@@ -9,7 +9,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.flow.variables import Variable, upstream, variables_of
+from retrofit.analysis.flow.assignments import upstream
+from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING

@@ -7,12 +7,12 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..calls import CallSite, argument_for, given_parameters
-from ..scopes import FUNCTIONS, Scope, own_nodes
-from ..values.kinds import LocalFunction
+from ...calls import CallSite, argument_for, given_parameters
+from ...scopes import FUNCTIONS, Scope, own_nodes
+from ...values.kinds import LocalFunction
 
 if TYPE_CHECKING:
-    from ..values.inference import Analysis
+    from ...values.inference import Analysis
 
 
 class Spawned:
