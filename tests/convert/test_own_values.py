@@ -8,6 +8,7 @@ import pytest
 from convert.conversion import conversion, converted
 
 SCRIPT = """\
+import argparse
 import os
 import random
 import secrets
@@ -103,6 +104,16 @@ SHARED = "rd.share_random_state()"
         ("seed = secrets.randbelow(9)", "seed = rd.collectives.broadcast_object(secrets.randbelow(9))"),
         ("number = int.from_bytes(os.urandom(4), 'big')\nnp.random.seed(number)", SHARED),
         ("def seed():\n    return int(datetime.now().timestamp())\nrandom.seed(seed())", SHARED),
+        (
+            "parser = argparse.ArgumentParser()\nparser.add_argument('--seed', default=int(time.time()))\n"
+            "args = parser.parse_args()\nnp.random.seed(args.seed)",
+            SHARED,
+        ),
+        (
+            "def fill(options):\n    if options.seed is None:\n        options.seed = int(time.time())\n"
+            "args = argparse.ArgumentParser().parse_args()\nfill(args)\nnp.random.seed(args.seed)",
+            SHARED,
+        ),
         ("np.random.seed()", SHARED),
         ("random.seed(time.time())", SHARED),
         ("torch.seed()", SHARED),
@@ -123,6 +134,7 @@ def test_all_processes_have_what_rank_0_has(made: str, line: str, tmp_path: Path
         "known = set(text)\nfor char in known:\n    known.discard('x')",
         "known, n = set(), 0\nfor char in set(text):\n    known.add(char)\n    n += 1\nknown.update(set(text))",
         "rng = np.random.default_rng(0)\nrandom.seed(1)",
+        "args = argparse.ArgumentParser().parse_args()\nargs.start = time.time()\nrng = random.Random(args.seed)",
         "print(list(set(text)))\nnp.save('chars.npy', list(set(text)))",
     ],
 )

@@ -58,6 +58,14 @@ def set_from_outside(analysis: Analysis, owner: Scope, name: str) -> Iterator[tu
             yield value, scope
 
 
+def set_on_same(analysis: Analysis, node: ast.Attribute, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield what `args.seed = x` gives, anywhere, to an attribute of the same object as in `args.seed`."""
+    known = analysis.fact("attributes set", lambda: _all_set(analysis))
+    for holder, value, where in known.get(node.attr, []):
+        if analysis.evaluate(holder, where) & analysis.evaluate(node.value, scope):
+            yield value, where
+
+
 def sets_by_text(analysis: Analysis, owner: Scope) -> bool:
     """Return whether attributes of a class's objects are set by texts: setattr(self, name, value), vars(self)."""
     holders = analysis.fact("attributes set by texts", lambda: list(_set_by_text(analysis)))

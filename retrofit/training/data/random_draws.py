@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.reachability import calls_within, reached_calls
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
-from retrofit.training.torch_api.launch import PARSES
 from retrofit.training.torch_api.modules import DROPOUT
 from retrofit.training.torch_api.randomness import (
     DRAWS,
@@ -25,6 +24,7 @@ from retrofit.training.torch_api.randomness import (
     TRANSFORMS,
 )
 
+from ..launch.arguments import default_of_option
 from ..model.layers import calls_of, model_of
 from . import seeds
 from .loaders import TRAIN
@@ -140,21 +140,8 @@ def _has_no_workers(project: Project, builder: ast.Call, scope: Scope) -> bool:
         return not options
     if isinstance(given, ast.Constant):
         return given.value == 0
-    return isinstance(given, ast.Attribute) and _default(project, given, scope) == 0
-
-
-def _default(project: Project, option: ast.Attribute, scope: Scope) -> object:
-    """Return the default of a command line option, None where it is not known."""
-    if not project.analysis.named(option.value, scope) & PARSES:
-        return None
-    flags = {f"--{option.attr}", f"--{option.attr.replace('_', '-')}"}
-    for node, _ in reached_calls(project.analysis):
-        if last_name(node) == "add_argument":
-            if flags.isdisjoint(part.value for part in node.args if isinstance(part, ast.Constant)):
-                continue
-            default = argument_for(node, [], "default")
-            return default.value if isinstance(default, ast.Constant) else None
-    return None
+    default = default_of_option(project.analysis, given, scope)
+    return default is not None and getattr(default[0], "value", None) == 0
 
 
 def _streams(project: Project, class_scope: Scope) -> Iterator[str]:

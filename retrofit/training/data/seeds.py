@@ -9,6 +9,7 @@ from functools import partial
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named, calls_within
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.stored import set_on_same
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
@@ -17,6 +18,7 @@ from retrofit.training.torch_api.modules import TRAINING_MODES
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, SEED_OF, SEEDS_OF_PROCESS, TORCH
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
+from ..launch.arguments import default_of_option
 from ..loops import Path
 
 
@@ -36,8 +38,13 @@ def is_drawn(analysis: Analysis, seed: ast.Call, scope: Scope, shared: bool = Fa
 def _made_from(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
     """Yield what a value is computed from, nothing for one that is rank 0's."""
     node = origin.node
-    if not isinstance(node, ast.Call) or not analysis.called(node, origin.scope) & FROM_MAIN:
-        yield from inputs(analysis, origin)
+    if isinstance(node, ast.Call) and analysis.called(node, origin.scope) & FROM_MAIN:
+        return
+    yield from inputs(analysis, origin)
+    if isinstance(node, ast.Attribute):
+        default = default_of_option(analysis, node, origin.scope)
+        places = [*set_on_same(analysis, node, origin.scope), *([default] if default else [])]
+        yield from (Origin(*place) for place in places)
 
 
 def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.scopes import Scope
@@ -53,3 +54,17 @@ def _parses(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     own = [value for value in parsers if analysis.classes.method(value.scope, call.func.attr) is None]
     bases = {base for value in own for base in analysis.classes.bases(value.scope)}
     return bool((analysis.called(call, scope) | {f"{base}.{call.func.attr}" for base in bases}) & PARSES)
+
+
+def default_of_option(analysis: Analysis, node: ast.AST, scope: Scope) -> tuple[ast.expr, Scope] | None:
+    """Return the default of the command line option that is read, `args.seed`; None where there is none."""
+    if not isinstance(node, ast.Attribute) or not analysis.named(node.value, scope) & PARSES:
+        return None
+    flags = {f"--{node.attr}", f"--{node.attr.replace('_', '-')}"}
+    for call, where in reached_calls(analysis):
+        if last_name(call) == "add_argument":
+            if flags.isdisjoint(part.value for part in call.args if isinstance(part, ast.Constant)):
+                continue
+            default = argument_for(call, [], "default")
+            return (default, where) if default is not None else None
+    return None
