@@ -96,7 +96,7 @@ def tools(*names):
     """Return the files of the kit's command-line side, without the worked examples, which are scripts of users."""
     folder = ROOT / "retrofit"
     files = [path for name in names for path in [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]]
-    return [path for path in files if path.parent != folder / "rules" / "refusals" / "examples"]
+    return [path for path in files if folder / "rules" / "refusals" / "examples" not in path.parents]
 
 
 @pytest.mark.parametrize("layer", ["analysis", "training", "rules", "check", "convert"])

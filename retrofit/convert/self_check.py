@@ -18,8 +18,8 @@ from retrofit.training import Project, Source
 class ConversionError(ValueError):
     """The converted text is not right, which is an error of retrofit. The message has a line per fault.
 
-    `undecided` are the calls that all ranks must make, on lines that no rule has changed, which each rank of the
-    converted text would make or not by its own samples: the decision is the script's own. `misplaced` are the findings
+    `undecided` are the calls that all ranks must make, which each rank of the converted text would make or not by its
+    own samples: the decision is the script's own, and a rule may have added the call. `misplaced` are the findings
     whose barriers not all ranks would come to: they can be left to the user instead.
     """
 
@@ -44,12 +44,12 @@ def require_sound(again: Project, authors: Authors, findings: list[Finding]) -> 
     claimed |= {of_rule for of_rule in new if of_rule[0] == collective_on_some_ranks.RULE.code}
     faults = [f for of_rule in new for f in new[of_rule] if of_rule in claimed or f.edits or f.refusal]
     if faults:
-        own = [f for f in faults if f.help == collective_on_some_ranks.DECIDE and not authors.of(f)]
         message = "\n".join(authors.message(finding) for finding in faults)
         decided = [finding for finding in faults if finding.help == collective_on_some_ranks.DECIDE]
         barriers = {reread_before_written.RULE.code}
         misplaced = [f for fault in decided for f in authors.findings_at(fault) if f.code in barriers]
-        raise ConversionError(message, own if len(own) == len(faults) else (), misplaced)
+        is_own = len(decided) == len(faults) and not misplaced
+        raise ConversionError(message, decided if is_own else (), misplaced)
     return [
         replace(finding, message=f"{finding.message} (a line of the converted text)")
         for of_rule, found in new.items()

@@ -18,6 +18,7 @@ from retrofit.installation import requirement
 
 if TYPE_CHECKING:
     from retrofit.analysis.files.start import Start
+    from retrofit.rules.finding import Finding
 
     from .plan import Conversion
 
@@ -111,21 +112,26 @@ def recover_first(args: argparse.Namespace) -> None:
 
 def refused(start: Start, conversion: Conversion) -> bool:
     """Return whether a conversion cannot be written; say the reasons then, and what to do."""
-    from retrofit.analysis.deep_stack import with_deep_stack
-    from retrofit.rules.refusals.help import help_lines
-
     reasons = list(conversion.project.modules.unreadable.values())
     for finding in reversed(conversion.refusals):
-        helping = with_deep_stack(lambda of=finding: list(help_lines(conversion.project, of)))  # type: ignore[misc]
-        reasons[:0] = [f"{finding.place}: {finding.code} {finding.refusal}", *helping]
+        reasons[:0] = [f"{finding.place}: {finding.code} {finding.refusal}", *_helping(conversion, finding)]
     if reasons:
         say(*conversion.missing, *reasons, f"{start.script} cannot be converted; nothing was written")
     return bool(reasons)
 
 
+def _helping(conversion: Conversion, finding: Finding) -> list[str]:
+    """Return what to do about a refusal, in lines."""
+    from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.rules.refusals.help import help_lines
+
+    return with_deep_stack(lambda: list(help_lines(conversion.project, finding)))
+
+
 def show(conversion: Conversion) -> None:
     """Print the diff on the standard output, and on the other one why each place is changed, by rule."""
     from retrofit.analysis.deep_stack import with_deep_stack
+    from retrofit.rules.edits.at_run_time import is_refused_at_run_time
     from retrofit.rules.registry import RULES
     from retrofit.training.evaluation.whole_passes import doubtful_passes
     from retrofit.training.losses.reductions.reduction import unread_losses
@@ -146,6 +152,7 @@ def show(conversion: Conversion) -> None:
         for finding in found:
             if finding.edits and finding.kind:
                 say(f"{finding.place}: {finding.message}")
+                say(*(_helping(conversion, finding) if is_refused_at_run_time(finding) else ()))
             elif not finding.edits and not finding.assumption:
                 say(f"{finding.place}: {code} {finding.message}; left to you: {finding.help}")
     for rate, rule_of_rate in rate_rules(conversion.project):

@@ -15,23 +15,21 @@ from test_rules import script_of
 from retrofit.analysis.edits import apply_edits
 from retrofit.cli import main
 from retrofit.rules.refusals import worked_examples
-from retrofit.rules.refusals.help import patch_for
-from retrofit.rules.refusals.kinds import KINDS, Kind
+from retrofit.rules.refusals.help import PATCHES, patch_for
+from retrofit.rules.refusals.kinds import KINDS, WITHOUT_LINES, Kind
+from retrofit.rules.refusals.worked_examples import path_of
 from retrofit.rules.registry import RULES, find_all
 from retrofit.training import read_project
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "retrofit" / "rules" / "refusals" / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+STAND_INS = Path(__file__).resolve().parent / "stand_ins"  # for libraries that an example imports, and a test need not
 NAMES = sorted({name for kind in KINDS.values() for name in kind.examples})
-
-
-def path_of(name: str, which: str) -> Path:
-    return EXAMPLES / f"{name.replace('-', '_')}_{which}.py"
 
 
 def output_of(script: Path, folder: Path, processes: int = 1) -> list[str]:
     torchrun = [str(shutil.which("torchrun")), "--standalone", f"--nproc_per_node={processes}"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "RETROFIT_BATCH": "global"}
-    environ["PYTHONPATH"] = str(EXAMPLES.parents[3])
+    environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, STAND_INS)))
     command = [*([sys.executable] if processes == 1 else torchrun), str(script)]
     run = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -51,22 +49,30 @@ def test_an_example_trains_the_same_in_one_process_and_in_two(name: str, tmp_pat
 
 
 def test_the_page_of_examples_is_current() -> None:
-    page = EXAMPLES.parents[3] / "docs" / "refusals.md"
+    page = ROOT / "docs" / "refusals.md"
     assert page.read_text(encoding="utf-8") == worked_examples.page(), "run python docs/make_rules.py"
 
 
 def test_every_example_belongs_to_a_refusal_and_is_there() -> None:
     assert sorted(worked_examples.EXAMPLES) == NAMES
-    files = {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
+    files = {path.name for path in worked_examples.FOLDER.glob("*/*.py")} - {"__init__.py"}
     assert files == {path_of(name, which).name for name in NAMES for which in ("before", "after")}
+    folders = {path_of(name, "before").parent.name for name in NAMES}
+    assert sorted(folders) == sorted(worked_examples.SUBJECTS)
+
+
+def test_every_kind_has_lines_to_write_or_needs_none() -> None:
+    helped = {kind.name for kind in KINDS.values() if kind.examples} | set(PATCHES)
+    assert helped & set(WITHOUT_LINES) == set()
+    assert helped | set(WITHOUT_LINES) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_refused_and_the_refusal_names_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["convert", str(path_of(name, "before"))])
     said = capsys.readouterr().err
-    if status:
-        assert f"a worked example, before and after: retrofit rules {name}" in said
+    assert f"a worked example, before and after: retrofit rules {name}\n" in said
+    assert status == 1 or "several processes end with an error here" in said
     assert main(["rules", name]) == 0
     assert "rd.setup_distributed()" in capsys.readouterr().out
 
@@ -122,6 +128,25 @@ for (x,) in loader:
     loss = optimizer.step(closure)
 print("done")
 """,
+    "data-parallel-call": """
+def run(inputs):
+    return nn.parallel.data_parallel(model, inputs)
+
+
+for number, (x,) in enumerate(loader):
+    optimizer.zero_grad()
+    run(x if number else (x,)).pow(2).mean().backward()
+    optimizer.step()
+""",
+    "batch-buffer": """
+size = 4
+loader = DataLoader(TensorDataset(torch.randn(18, 3)), size)
+inputs = torch.zeros(size, 3)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(inputs.copy_(x)).pow(2).mean().backward()
+    optimizer.step()
+""",
     "suppressed-errors": """
 for (x,) in loader:
     with contextlib.suppress(RuntimeError):
@@ -140,6 +165,10 @@ for (x,) in loader:
 }
 
 
+def test_each_patch_is_tested() -> None:
+    assert set(PATCHED) == set(PATCHES)
+
+
 @pytest.mark.parametrize("kind", PATCHED)
 def test_a_script_is_converted_once_its_patch_is_applied(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -156,35 +185,3 @@ def test_a_script_is_converted_once_its_patch_is_applied(
     edits = patch_for(project, finding)
     script.write_text(apply_edits(edits[0].source, edits))
     assert main(["convert", str(script)]) == 0, capsys.readouterr().err
-
-
-def test_a_model_that_is_trained_by_a_method_gets_a_forward(tmp_path: Path) -> None:
-    model = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
-
-    def training_step(self, x):
-        return self.layer(x).pow(2).mean()
-
-
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for (x,) in loader:
-    optimizer.zero_grad()
-    model.training_step(x).backward()
-    optimizer.step()
-"""
-    (tmp_path / "train.py").write_text(HEAD + model)
-    project = read_project(tmp_path / "train.py")
-    refused = [finding for finding in find_all(project) if finding.refusal]
-    for finding in refused:  # none where the method can be wrapped as it is
-        edits = patch_for(project, finding)
-        text = apply_edits(edits[0].source, edits)
-        assert (
-            "    def forward(self, *inputs, **options):\n        return self.training_step(*inputs, **options)" in text
-        )
-        assert "    model(x).backward()" in text
-        (tmp_path / "train.py").write_text(text)
-        assert main(["convert", str(tmp_path / "train.py")]) == 0

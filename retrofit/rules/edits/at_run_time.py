@@ -36,6 +36,11 @@ def refused_at_run_time(project: Project, finding: Finding) -> Finding:
     return replace(finding, message=message, edits=edits, refusal="") if edits else finding
 
 
+def is_refused_at_run_time(finding: Finding) -> bool:
+    """Return whether the edits of a finding are an error at run time in place of a refusal."""
+    return any(FUNCTION in edit.text for edit in finding.edits)
+
+
 def is_function(node: ast.AST) -> bool:
     """Return whether a place is the name of a function that something else chooses and calls."""
     return isinstance(node, (ast.Name, ast.Attribute))

@@ -8,10 +8,12 @@ import io
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, apply_edits, indent_step, insert_after, insert_before, replace
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import walk
 from retrofit.training import Project
+from retrofit.training.torch_api.modules import DATA_PARALLEL_PARAMETERS
 
 from ..finding import Finding
 from .kinds import KINDS
@@ -30,7 +32,7 @@ def help_lines(project: Project, finding: Finding) -> Iterator[str]:
     if edits:
         yield "    this change makes it convertible:"
         yield from (f"      {line}" for line in _diff(edits))
-    if kind.assumption:
+    if kind.assumption and finding.refusal:
         yield f"    convert --prove tries it under the assumption that {kind.assumption}"
     for name in kind.examples:
         yield f"    a worked example, before and after: retrofit rules {name}"
@@ -116,6 +118,23 @@ def _batch_itself(project: Project, finding: Finding) -> list[Edit]:
     return [replace(source, node, f"{given if is_plain else f'({given})'}.to({kept})")]
 
 
+def _parallel_call(project: Project, finding: Finding) -> list[Edit]:
+    """Write `net(*x) if isinstance(x, tuple) else net(x)` for `data_parallel(net, x)`: so it takes what it is given."""
+    node, source = finding.node, finding.source
+    assert source is not None
+    if not isinstance(node, ast.Call):
+        return []
+    names = ("module", "inputs", "module_kwargs")
+    module, inputs, options = (argument_for(node, DATA_PARALLEL_PARAMETERS, name) for name in names)
+    if not isinstance(module, (ast.Name, ast.Attribute)) or not isinstance(inputs, (ast.Name, ast.Attribute)):
+        return []
+    run, given = source.segment(module), source.segment(inputs)
+    rest = "" if options is None or isinstance(options, ast.Constant) else f", **{source.segment(options)}"
+    text = f"{run}(*{given}{rest}) if isinstance({given}, tuple) else {run}({given}{rest})"
+    is_whole = isinstance(source.parents[node], (ast.Return, ast.Assign, ast.Expr))
+    return [replace(source, node, text if is_whole else f"({text})")]
+
+
 def _free_name(source: Source, name: str) -> str:
     taken = {node.id for node in source.nodes if isinstance(node, ast.Name)}
     return next(one for one in (name, *(f"{name}_{number}" for number in range(2, 99))) if one not in taken)
@@ -123,6 +142,7 @@ def _free_name(source: Source, name: str) -> str:
 
 PATCHES: dict[str, Patch] = {
     "batch-buffer": _batch_itself,
+    "data-parallel-call": _parallel_call,
     "removed-next": _next,
     "closure-step": _closure,
     "suppressed-errors": _suppressed,

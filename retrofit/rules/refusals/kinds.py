@@ -61,7 +61,9 @@ _ALL = (
         "unknown-iterator",
         "The loss is also computed from what the iterator of a library gives, next to the batches of a DataLoader: "
         "every process may be given the same samples.",
-        "Put the samples into a DataLoader, or take every world-size-th one of what the iterator gives.",
+        "Put the samples into a DataLoader, or take every N-th one of what the iterator gives, N being "
+        "rd.get_world_size().",
+        examples=("unknown-iterator",),
     ),
     Kind(
         "RF003",
@@ -91,21 +93,26 @@ _ALL = (
         "Decide by what all ranks know (the loss of all, a count), or let a batch that is left out count zero: "
         "`loss = loss * keep`.",
         is_local=True,
+        examples=("skipped-step",),
         assumption="all ranks leave out the same steps",
     ),
     Kind(
         "RF003",
         "no-model",
         "Which model the optimizer trains could not be followed, so it cannot be wrapped.",
-        "Assign the model to a variable of its own before training, `model = rd.distribute_model(model)` after it.",
+        "Assign the model to a variable of its own before training, `model = rd.distribute_model(model)` after it; for "
+        "a tensor without a module write `rd.model.distribute_parameter(weight)`.",
+        examples=("weights-without-a-module", "run-by-a-function"),
     ),
     Kind(
         "RF003",
         "parameter-gradients",
         "torch.autograd.grad, or a library of inner steps, gives gradients of parameters for a rank's own samples, and "
         "the training uses them: nothing makes them those of the whole batch.",
-        "Give each rank whole tasks, and average the gradients of the outer step; or train without these.",
+        "Give each rank whole tasks, and average the gradients after backward(): "
+        "`weight.grad = rd.reduce_loss(weight.grad)`; or train without these.",
         is_local=True,
+        examples=("meta-learning",),
     ),
     Kind(
         "RF003",
@@ -114,22 +121,26 @@ _ALL = (
         "Wrap what is trained: `local = rd.distribute_model(copy.deepcopy(model))`, on every rank at the same "
         "place, before its optimizer is made.",
         is_local=True,
+        examples=("trained-copy",),
     ),
     Kind(
         "RF003",
         "hooked-step",
         "Hooks keep the inputs or gradients of layers for a rank's own samples, and the step of the optimizer is made "
         "of them, so that each rank would make another one.",
-        "Average what the hooks keep over the ranks before the step: `torch.distributed.all_reduce`; or use an "
+        "Average what the hooks keep over the ranks before the step, `mean = rd.reduce_loss(mean)`; or use an "
         "optimizer that needs the gradients alone.",
         is_local=True,
+        examples=("hooked-step",),
     ),
     Kind(
         "RF003",
         "configured-loss",
         "A configuration names the class of the loss, or of the model that computes it: in a mean, a sum and a loss "
         "that compares samples, ranks come together in different ways.",
-        "Write the class out where it is made, `criterion = nn.CrossEntropyLoss()`, and convert again.",
+        "Write the class out where it is made, `criterion = nn.CrossEntropyLoss()`, or a table of the classes that it "
+        "may be, and convert again.",
+        examples=("configured-loss",),
     ),
     Kind(
         "RF003",
@@ -139,6 +150,7 @@ _ALL = (
         "Leave max_norm out, and scale all rows after each step, the same on every rank: `with torch.no_grad(): "
         "emb.weight.copy_(torch.renorm(emb.weight, 2, 0, max_norm))`.",
         is_local=True,
+        examples=("renormalised-embedding",),
     ),
     Kind(
         "RF003",
@@ -151,6 +163,7 @@ _ALL = (
         "loader-in-several-places",
         "The loader is set in several places and no line comes after all of them.",
         "Assign it in one place, or write `loader = rd.distribute_loader(loader)` at the start of the training.",
+        examples=("several-loaders",),
     ),
     Kind(
         "RF104",
@@ -163,7 +176,7 @@ _ALL = (
         "RF208",
         "data-parallel-call",
         "What data_parallel gives to the module cannot be told.",
-        "Write module(inputs).",
+        "Write module(inputs), or module(*inputs) for a tuple.",
         is_local=True,
     ),
     Kind(
@@ -172,6 +185,7 @@ _ALL = (
         "A class that is derived from DataParallel does more than that, which would be lost.",
         "Move what it adds into the model, and use the model itself.",
         is_local=True,
+        examples=("data-parallel-extended",),
     ),
     Kind(
         "RF208",
@@ -179,18 +193,21 @@ _ALL = (
         "The script copies its model to several GPUs by itself; each process would do so, past DDP.",
         "Call the model itself, `model(x)`: each process has one GPU.",
         is_local=True,
+        examples=("copied-to-gpus",),
     ),
     Kind(
         "RF209",
         "trained-by-methods",
         "A method of the model calls backward itself, so DDP cannot run it as a forward pass.",
         "Let the method return the loss, and call backward in the training loop.",
+        examples=("trained-by-methods",),
     ),
     Kind(
         "RF209",
         "model-per-epoch",
         "The model is taken out of something in every epoch and would be wrapped each time.",
         "Take it out once, before the loop over the epochs.",
+        examples=("model-per-epoch",),
     ),
     Kind(
         "RF209",
@@ -199,12 +216,14 @@ _ALL = (
         "call of it is seen that the wrapper could take.",
         "Call the model by its variable in the training loop, `output = model(x)`, or wrap it by hand and give the "
         "library the wrapper.",
+        examples=("run-by-a-function",),
     ),
     Kind(
         "RF209",
         "model-of-several-functions",
         "Several functions set the model, and no line comes after all of them and before the training.",
-        "Assign it in one place, before the optimizer is made.",
+        "Assign it in one place, before the optimizer is made, or wrap it wherever it is made.",
+        examples=("growing-model",),
     ),
     Kind(
         "RF210",
@@ -222,6 +241,7 @@ _ALL = (
         "A queue, a memory bank or a list of samples keeps what each batch gives it; each rank would keep its own.",
         "Gather the samples of all ranks before they are put in: `keys = rd.data.gather_batch(keys)`.",
         is_local=True,
+        examples=("samples-kept",),
     ),
     Kind(
         "RF210",
@@ -231,6 +251,7 @@ _ALL = (
         "Use torch.nn.BatchNorm1d (2d, 3d), which `convert` synchronises, or take the mean over all ranks: "
         "`mean = rd.loss.batch_mean(x.mean(0))`.",
         is_local=True,
+        examples=("batch-statistics",),
     ),
     Kind(
         "RF210",
@@ -245,7 +266,8 @@ _ALL = (
         "RF303",
         "in-batch-loss",
         "The loss compares the samples of a batch with each other, so a rank that has a part of them computes another.",
-        "Gather the embeddings of all ranks with their gradients, and compute the loss of the whole batch.",
+        "Gather the embeddings of all ranks with their gradients, `z = rd.loss.batch_rows(z)`, and compute the loss of "
+        "the whole batch, with the same random choices on all ranks.",
         is_local=True,
         examples=("in-batch-loss",),
         assumption="the loss uses no comparison of one sample with another one",
@@ -255,6 +277,7 @@ _ALL = (
         "own-decision",
         "All ranks take part in a call, and each would decide by its own samples whether it makes it.",
         "Make the call at every step or epoch, or decide by what all ranks know: the step, loss.item().",
+        examples=("evaluated-by-batch",),
     ),
     Kind(
         "RF311",
@@ -287,6 +310,16 @@ _ALL = (
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}
+# Kinds without an example, and without a change of lines that can be shown.
+WITHOUT_LINES = {
+    "framework": "the framework distributes the training by its own settings.",
+    "distributed-already": "the script is distributed as it is.",
+    "no-training": "another script is to be named.",
+    "name-taken": "a name of the script is to be changed.",
+    "stream": "the refusal names the two settings of webdataset, with the number of steps that you know.",
+    "rate-search": "another object of the script is to be given to the finder of torch_lr_finder.",
+    "search": "the search is to start the script, as a command: its own settings say how.",
+}
 
 
 def kinds_of(code: str) -> list[Kind]:

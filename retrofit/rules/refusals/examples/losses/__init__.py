@@ -1,0 +1,1 @@
+"""Worked examples: losses and layers that are computed from the batch as a whole."""

@@ -1,0 +1,36 @@
+"""A queue of keys: each sample is compared with its key and with the keys of the batches before."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+        self.register_buffer("queue", nn.functional.normalize(torch.randn(48, 4)))
+
+    def forward(self, queries, keys):
+        q = nn.functional.normalize(self.layer(queries))
+        with torch.no_grad():
+            k = nn.functional.normalize(self.layer(keys))
+        own = (q * k).sum(1, keepdim=True)
+        others = q @ self.queue.clone().detach().t()
+        self.queue = torch.cat([self.queue, k])[-48:]
+        return torch.cat([own, others], dim=1) / 0.5
+
+
+torch.manual_seed(0)
+x = torch.randn(64, 6)
+loader = DataLoader(TensorDataset(x, x + 0.5 * torch.randn(64, 6)), batch_size=16)
+model = Encoder()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(4):
+    for queries, keys in loader:
+        logits = model(queries, keys)
+        loss = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"epoch {epoch} loss {loss.item():.4f}")

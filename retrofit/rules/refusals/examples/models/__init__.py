@@ -1,0 +1,1 @@
+"""Worked examples: which model is trained, and how it is run."""

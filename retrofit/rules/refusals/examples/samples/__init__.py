@@ -1,0 +1,1 @@
+"""Worked examples: where the samples come from, and which rank has which of them."""
