@@ -12,7 +12,9 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.analysis.files.source import Place, Source, SourceError
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_calls
+from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -37,6 +39,7 @@ from .loops import Path as TrainingPath
 from .loops import reached_paths
 from .losses.divisions import Division, find_divisions
 from .losses.flow import loss_parts
+from .losses.wrapped import functions_run_inside
 from .model.models import Model, find_models, reachable_from_loops
 from .model.wrapping import Wrapping
 from .optimizer.optimizers import Optimizer, find_optimizers
@@ -147,7 +150,15 @@ class Project:
     @cached_property
     def in_batches(self) -> list[tuple[ast.AST, Scope]]:
         """Every node that is run for a batch of the training, with the scope it is in."""
-        return list(reachable_from_loops(self.analysis, self.paths, innermost=True))
+        found = dict(reachable_from_loops(self.analysis, self.paths, innermost=True))
+        waiting = list(found.items())
+        while waiting:
+            calls = [(node, scope) for node, scope in waiting if isinstance(node, ast.Call)]
+            functions = dict.fromkeys(f for call in calls for f in functions_run_inside(self.analysis, *call))
+            bodies = [(part, function.scope) for function in functions for part in children(function.node)]
+            waiting = [place for place in nodes_run(self.analysis, bodies) if place[0] not in found]
+            found.update(waiting)
+        return list(found.items())
 
     @cached_property
     def nodes_in_batches(self) -> frozenset[ast.AST]:

@@ -24,6 +24,24 @@ class Net(nn.Module):
         LINES
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2)
+
+    def forward(self, h):
+        return h + self.attend(h, h, h)[0]
+
+
+class Meeting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, h):
+        return h + torch.softmax(self.query(h) @ self.key(h).t(), 1) @ h
+
+
 def joined(samples):
     return torch.stack([x for x, _ in samples], 1), torch.stack([y for _, y in samples])
 
@@ -38,11 +56,14 @@ for x, y in loader:
     optimizer.step()
 """
 ATTENTION = "self.mix = nn.MultiheadAttention(8, 2)"
+IN_A_LIST = "self.mix = nn.ModuleList([nn.TransformerEncoderLayer(8, 2) for _ in range(2)])"
+BLOCKS = "self.mix = nn.ModuleList([Block() for _ in range(2)])"
 STACK = "self.mix = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)"
 H = "h = self.embed(x.unsqueeze(-1))"
 MIXING = {
     "attention": (ATTENTION, f"{H}\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(1))"),
     "a stack": (STACK, f"{H}\nreturn self.head(self.mix(h).mean(1))"),
+    "a list of layers": (IN_A_LIST, f"{H}\nfor layer in self.mix:\n    h = layer(h)\nreturn self.head(h.mean(1))"),
     "one entry of each": (STACK, "h = self.embed(x[:, :1]).unsqueeze(1)\nreturn self.head(self.mix(h).squeeze(1))"),
     "recurrent": ("self.mix = nn.LSTM(8, 8)", f"{H}\nh, _ = self.mix(h)\nreturn self.head(h[:, -1])"),
     "one sequence": (
@@ -57,6 +78,14 @@ OF_EACH = {
     ),
     "permuted": (ATTENTION, f"{H}.permute(1, 0, 2)\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(0))"),
     "transposed": (STACK, f"{H}.transpose(0, 1)\nreturn self.head(self.mix(h)[-1])"),
+    "a list of layers": (
+        IN_A_LIST,
+        f"{H}.permute(1, 0, 2)\nfor layer in self.mix:\n    h = layer(h)\nreturn self.head(h.mean(0))",
+    ),
+    "blocks in a list": (
+        BLOCKS,
+        f"{H}.permute(1, 0, 2)\nfor block in self.mix:\n    h = block(h)\nreturn self.head(h.mean(0))",
+    ),
     "step by step": (
         "self.mix = nn.GRU(8, 8)",
         "ids, h = (x > 0).long().t(), torch.zeros(1, x.size(0), 8)\nfor t in range(ids.size(0)):\n"
@@ -98,3 +127,16 @@ def test_a_layer_that_runs_over_the_steps_of_each_sample_is_not(tmp_path: Path, 
 def test_batches_of_a_function_of_the_project_may_have_other_axes(tmp_path: Path) -> None:
     text = SCRIPT.replace("batch_size=8)", "batch_size=8, collate_fn=joined)")
     assert found(tmp_path, *MIXING["attention"], text) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "lines"),
+    [
+        ("nn.ModuleList([Meeting() for _ in range(2)])", "for block in self.mix:\n    h = block(h)"),
+        ("nn.Sequential(nn.Linear(8, 8), Meeting())", "h = self.mix(h)"),
+    ],
+)
+def test_samples_that_meet_in_a_block_of_a_container_are_seen(tmp_path: Path, layer: str, lines: str) -> None:
+    lines = f"h = self.embed(x[:, :1])\n{lines}\nreturn self.head(h)"
+    text = SCRIPT.replace("LAYER", f"self.mix = {layer}").replace("LINES", lines.replace("\n", "\n        "))
+    assert "RF303" in [refusal.code for refusal in conversion(tmp_path, text).refusals]

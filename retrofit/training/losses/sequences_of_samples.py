@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.arguments import arguments_given
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
@@ -21,6 +22,7 @@ from ..data.loaders import TRAIN
 from ..data.shards import builders_of
 from .reductions.axes import axes_in_pattern
 from .reductions.reduction import plain_reader
+from .wrapped import values_in_lists
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -50,7 +52,10 @@ def layers_over_samples(project: Project) -> Iterator[tuple[ast.Call, Scope, str
     seen: set[ast.AST] = set()
     for node, scope in project.in_batches:
         if isinstance(node, ast.Call) and node.args and node not in seen:
-            for value in project.analysis.evaluate(node.func, scope):
+            for value in (
+                *project.analysis.evaluate(node.func, scope),
+                *values_in_lists(project.analysis, node.func, scope),
+            ):
                 first = _is_batch_first(project, value) if isinstance(value, Result) else None
                 if first is not None and _axis(project, node.args[0], scope) == (1 if first else 0):
                     seen.add(node)
@@ -86,11 +91,21 @@ def _is_batch_first(project: Project, layer: Result) -> bool | None:
 
 def _axis(project: Project, node: ast.expr, scope: Scope) -> int | None:
     """Return the axis of the samples in what a layer is given; None where something on the way may change it."""
-    steps = origins(project.analysis, [Origin(node, scope)])
-    if any(isinstance(step.node, ast.Call) and last_name(step.node) in UNKNOWN_ORDER for step in steps):
-        return None
+    steps = list(origins(project.analysis, [Origin(node, scope)]))
+    for step in steps:
+        if isinstance(step.node, ast.Call) and last_name(step.node) in UNKNOWN_ORDER:
+            return None
+        if isinstance(step.node, ast.Name) and _is_given_from_nowhere(project, step.node, step.scope):
+            return None
     kind = plain_reader(project).kind(node, scope)
     return kind.axis if kind.has_rows else None
+
+
+def _is_given_from_nowhere(project: Project, name: ast.Name, scope: Scope) -> bool:
+    """Return whether this is a parameter of a function whose calls are not seen: of a block in a list of modules."""
+    owner, bindings = live_bindings(name, scope)
+    is_parameter = any(binding.kind == "parameter" for binding in bindings)
+    return is_parameter and not project.analysis.callers(owner.node)  # type: ignore[arg-type]
 
 
 def _is_one_sequence(pattern: str) -> bool:

@@ -16,7 +16,23 @@ def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[L
     found = functions_run(analysis, node, scope)
     if found:
         return found
-    objects = objects_inside(analysis, node.func, scope) or _in_module_lists(analysis, node.func, scope)
+    return _forward_of(analysis, values_inside(analysis, node.func, scope)) or _forward_of(
+        analysis, values_in_lists(analysis, node.func, scope)
+    )
+
+
+def functions_run_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
+    """Return the functions of the project that a call runs by way of a wrapper, a list of modules or a Sequential."""
+    values = analysis.evaluate(node.func, scope)
+    if not any(isinstance(value, (Item, Result)) for value in values):
+        return []
+    is_sequence = any(isinstance(value, Result) and value.builder in MODULE_CONTAINERS for value in values)
+    inside = _held(analysis, Origin(node.func, scope, (None,))) if is_sequence else []
+    return functions_inside(analysis, node, scope) or _forward_of(analysis, inside)
+
+
+def _forward_of(analysis: Analysis, values: list[Value]) -> list[LocalFunction]:
+    objects = [value for value in values if isinstance(value, Instance)]
     return [m for part in objects if (m := analysis.classes.method(part.scope, "forward")) is not None]
 
 
@@ -39,8 +55,17 @@ def values_inside(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Valu
     return list(closure(held, inside))
 
 
-def _in_module_lists(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Instance]:
-    """Return the objects of the project's own classes that one of a list or a dict of modules can be."""
+def values_in_lists(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Value]:
+    """Return what one of a list or a dict of modules can be."""
+    bases = [value.base for value in analysis.evaluate(node, scope) if isinstance(value, Item)]
+    is_filled = isinstance(node, ast.Subscript)  # criteria.append(Criterion()), criteria[0](output)
+    if not is_filled and not any(isinstance(base, Result) and base.builder in MODULE_CONTAINERS for base in bases):
+        return []
+    return _held(analysis, Origin(node, scope))
+
+
+def _held(analysis: Analysis, start: Origin) -> list[Value]:
+    """Return what modules an expression can be, also out of what is put into a container of modules."""
 
     def held(origin: Origin) -> list[Origin] | None:
         part = origin.node
@@ -53,10 +78,5 @@ def _in_module_lists(analysis: Analysis, node: ast.expr, scope: Scope) -> list[I
             for given in part.args
         ]
 
-    bases = [value.base for value in analysis.evaluate(node, scope) if isinstance(value, Item)]
-    is_filled = isinstance(node, ast.Subscript)  # criteria.append(Criterion()), criteria[0](output)
-    if not is_filled and not any(isinstance(base, Result) and base.builder in MODULE_CONTAINERS for base in bases):
-        return []
-    made = [o for o in origins(analysis, [Origin(node, scope)], held) if isinstance(o.node, ast.Call) and not o.keys]
-    values = dict.fromkeys(value for o in made for value in analysis.evaluate(o.node, o.scope))  # type: ignore[arg-type]
-    return [value for value in values if isinstance(value, Instance)]
+    made = [o for o in origins(analysis, [start], held) if isinstance(o.node, ast.Call) and not o.keys]
+    return list(dict.fromkeys(value for o in made for value in analysis.evaluate(o.node, o.scope)))  # type: ignore[arg-type]
