@@ -218,6 +218,10 @@ def log(text, end=""):
     print(text + end)
 
 
+def log_all(name, *values, end=""):
+    print(name, *values, end=end)
+
+
 class Log:
     def write(self, text):
         log("%s" % text)
@@ -234,6 +238,14 @@ def test_a_figure_that_a_helper_prints_is_listed_at_the_call(tmp_path: Path) -> 
     text = result.files[0].text.splitlines()
     listed = [text[finding.place.line - 1].strip() for finding in result.listed]
     assert listed[:3] == [line for line in step.splitlines() if line.startswith(("log('m", "Log", "log(str"))]
+
+
+def test_values_that_a_helper_prints_with_a_star_are_listed_at_the_call(tmp_path: Path) -> None:
+    step = "log_all('step', step)\nlog_all('median', step, out.median().item(), end='')\nlog_all('epoch', epoch, 0.1)"
+    result = conversion(tmp_path, script_of("", step, "").replace("torch.manual_seed(0)\n", LOGGING))
+    (finding,) = result.listed
+    assert "log_all('median'" in result.files[0].text.splitlines()[finding.place.line - 1]
+    assert finding.message == "rank 0's share: out.median().item(), is printed"
 
 
 def test_a_template_reads_the_attributes_of_a_meter_that_it_names(tmp_path: Path) -> None:

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 Given = list[tuple[ast.expr, Flow]]
 
 
-def arguments_by_name(call: ast.AST, names: list[str], given: list[Flow], named: list[Flow]) -> dict[str, Given]:
-    """Return the expressions of a call that become the parameters `names` of a function."""
+def arguments_by_name(
+    call: ast.AST, names: list[str], rest: ast.arg | None, given: list[Flow], named: list[Flow]
+) -> dict[str, Given]:
+    """Return the expressions of a call that become the parameters `names` of a function, and `*rest` after these."""
     if not isinstance(call, ast.Call) or any(isinstance(part, ast.Starred) for part in call.args):
         return {}
     found = {name: [(part, flow)] for name, part, flow in zip(names, call.args, given)}
+    if rest is not None:
+        found[rest.arg] = [*zip(call.args, given)][len(names) :]
     found.update({k.arg: [(k.value, flow)] for k, flow in zip(call.keywords, named) if k.arg is not None})
     return found
 
@@ -49,5 +53,6 @@ def _given_for(run: Interpreter, frame: Frame, values: list[ast.expr]) -> Given:
         is_parameter = {binding.kind for binding in frame.scope.bindings.get(name.id, [])} == {"parameter"}
         if flow.differs and not (is_parameter and name.id in frame.given):
             return []
-        found += [pair for pair in frame.given.get(name.id, []) if is_parameter and flow.differs]
+        given = frame.given.get(name.id, []) if is_parameter and flow.differs else []
+        found += [(part, value) for part, value in given if run.expressions.whole(value).differs]
     return found

@@ -185,7 +185,8 @@ class Calls:
             return passed
         run.memory.forget(function.scope)
         positional = self._bind_arguments(node, function, receiver, given, named)
-        calls, known = (*run.frame.calls[-3:], node), arguments_by_name(node, positional, given, named)
+        calls, rest = (*run.frame.calls[-3:], node), function.node.args.vararg
+        known = arguments_by_name(node, positional, rest, given, named)
         return run.run_frame(Frame(function.scope, calls, unsure=run.frame.unsure, receiver=receiver, given=known))
 
     def _bind_arguments(
