@@ -248,6 +248,25 @@ def test_values_that_a_helper_prints_with_a_star_are_listed_at_the_call(tmp_path
     assert finding.message == "rank 0's share: out.median().item(), is printed"
 
 
+@pytest.mark.parametrize(
+    ("key", "is_listed"),
+    [
+        ("'max_' + k", False),
+        ("f'{k}_max'", False),
+        ("'%s_%.1f' % (k, 0.5)", False),
+        ("k", True),
+        ("'l' + k", True),
+        ("'%sr' % k", True),
+        ("f'{k}'", True),
+    ],
+)
+def test_an_entry_is_not_listed_by_keys_that_it_cannot_have(tmp_path: Path, key: str, is_listed: bool) -> None:
+    start = "log = {'lr': optimizer.param_groups[0]['lr']}"
+    step = f"for k, v in library.figures(out).items():\n    log[{key}] = v"
+    result = conversion(tmp_path, "import library\n" + script_of(start, step, "show(log['lr'])"))
+    assert bool(result.listed) == is_listed
+
+
 def test_a_template_reads_the_attributes_of_a_meter_that_it_names(tmp_path: Path) -> None:
     evaluation = "top1 = AverageMeter()\nmodel.eval()\nwith torch.no_grad():\n    for a, b in val_loader:\n"
     evaluation += "        top1.update((model(a).argmax(1) == b).float().mean().item(), a.size(0))\n"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from ..scopes import Scope
+from ..values.attribute_names import ANY
 from ..values.inference import Analysis
 from .state import NONE, Cell, Flow, State, flattened, joined, joined_states, mixed
 
@@ -85,19 +87,22 @@ class Memory:
                 waiting |= held.cells
         return flow
 
-    def put(self, cells: frozenset[Cell], key: object, flow: Flow) -> None:
-        """Set what objects hold under a key; of several objects each may be meant."""
+    def put(self, cells: frozenset[Cell], key: object, flow: Flow, pattern: str = ANY) -> None:
+        """Set what objects hold under a key; of several objects each may be meant.
+
+        `pattern`: what a key that is not known, None, can be.
+        """
         for cell in cells:
             known = self.state.get((cell, key))
             is_sure = len(cells) == 1 and key is not None
             self.state[cell, key] = flow if is_sure or known is None else joined(known, flow)
             if key is None and flow.differs and isinstance(cell.node, (ast.Dict, ast.DictComp, ast.Call)):
-                self._put_under_each(cell, flow)
+                self._put_under_each(cell, flow, pattern)
 
-    def _put_under_each(self, cell: Cell, flow: Flow) -> None:
+    def _put_under_each(self, cell: Cell, flow: Flow, pattern: str) -> None:
         """Let each entry of a dict be what is put under a key that is not known: `for k in sums: sums[k] += x`."""
         for key, known in self.state.held_by([cell]):
-            if isinstance(key, str):
+            if isinstance(key, str) and re.fullmatch(pattern, key, re.DOTALL):
                 self.state[cell, key] = joined(known, flow)
 
     def forget(self, scope: Scope) -> None:

@@ -10,6 +10,7 @@ from typing import Union
 from ..nodes import walk
 from ..python_api import VIEWS
 from ..scopes import Scope
+from ..values.attribute_names import pattern_of
 from ..values.inference import Analysis
 from ..values.views import unchanged
 from .branches import depend_on, leaves
@@ -261,7 +262,7 @@ class Interpreter:
         literal = target.slice.value if isinstance(target.slice, ast.Constant) else None
         flow = replace(mixed([flow, key]), cells=flow.cells) if key.differs else flow
         if base.cells:
-            self.memory.put(base.cells, literal, flow)
+            self.memory.put(base.cells, literal, flow, pattern_of(target.slice))
         elif literal is not None and not base.differs:
             self.memory.state[self.root_scope(target), ast.unparse(target)] = flow
             if flow.differs:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .inference import Analysis
 
 ANY = ".*"
+DIRECTIVE = re.compile(r"%(?:\(\w*\))?[^a-zA-Z%]*[a-zA-Z%]")  # of a text that % fills: %s, %.2f, %(name)d, %%
 LISTS_NAMES = frozenset({"dir", VARS})
 # Functions and attributes by which a program takes what it has under a name that is a text.
 EVALUATES = frozenset({"eval", "exec", "globals", "locals", "__import__"})
@@ -35,7 +36,7 @@ def names_taken(analysis: Analysis, node: ast.Call, known: Iterable[str], scope:
     With the scope of the call, a variable can hold what `dir` and the like list, too.
     """
     text = node.args[1]
-    pattern = _pattern(text)
+    pattern = pattern_of(text)
     if pattern == ANY and scope is not None and _is_listed(text, scope):
         return list(known)
     if pattern == ANY:
@@ -117,16 +118,16 @@ def _is_listed(text: ast.expr, scope: Scope) -> bool:
     return False
 
 
-def _pattern(node: ast.expr) -> str:
+def pattern_of(node: ast.expr) -> str:
     """Return what a text that is put together can be, as a regular expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_pattern(part) for part in node.values)
+        return "".join(pattern_of(part) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _pattern(node.left) + _pattern(node.right)
+        return pattern_of(node.left) + pattern_of(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
-        return ANY.join(re.escape(part) for part in re.split("%[sd]", str(node.left.value)))
+        return ANY.join(re.escape(part) for part in DIRECTIVE.split(str(node.left.value)))
     return ANY
 
 
