@@ -58,6 +58,14 @@ for images, labels in loader:
         continue
     criterion(model(images), labels).backward()
 """,
+    # the weights of the ranks would become different
+    """\
+for images, labels in loader:
+    errors = F.cross_entropy(model(images), labels, reduction="none")
+    errors.mean().backward()
+    if errors.max() < 9:  # RF003
+        optimizer.step()
+""",
     """\
 batches = torch.randn(10, 8, 4)
 for images in batches:
@@ -104,6 +112,15 @@ for i, (images, labels) in enumerate(loader):
     if i == 2:
         continue
     criterion(model(images), labels).backward()
+""",
+    # every few batches, and by gradients, which are the same on all ranks
+    """\
+for i, (images, labels) in enumerate(loader):
+    criterion(model(images), labels).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if torch.isfinite(norm) and (i + 1) % 2 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
 """,
     # RF401 reduces the loss before it decides
     """\
@@ -234,7 +251,9 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
     fixed = {node for node, _, _ in incomplete_batches(project)}
     for skip in dict.fromkeys(skip for path in project.paths for skip in skips(project.analysis, path)):
         if not skip.losses and skip.node not in fixed:
-            text = "what is in the batch decides whether a step is made, so some processes would wait for others"
+            text = (
+                "what is in the batch decides whether a step is made, and each process would decide by its own samples"
+            )
             yield skip.node, skip.scope.source, text, "skipped-by-batch"
     yield from _own_updates(project)
     for node, scope in renormalised(project):

@@ -89,7 +89,8 @@ _ALL = (
     Kind(
         "RF003",
         "skipped-by-batch",
-        "What is in a rank's own batch decides whether it makes the step; the others wait for its gradients.",
+        "What is in a rank's own batch decides whether it makes the step: the others wait for its gradients, or have "
+        "other weights from then on.",
         "Decide by what all ranks know (the loss of all, a count), or let a batch that is left out count zero: "
         "`loss = loss * keep`.",
         is_local=True,

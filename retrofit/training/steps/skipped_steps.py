@@ -21,7 +21,7 @@ KEEPS_VALUE = ("detach", "cpu", "mean")  # of a loss, which has one element
 
 @dataclass(frozen=True)
 class Skip:
-    """An `if` that decides by the batch whether the backward call is reached; `losses` where by the loss alone."""
+    """An `if` that decides by the batch whether a step is made; `losses` where by the loss alone."""
 
     node: ast.If
     scope: Scope
@@ -35,12 +35,11 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
         return
     step, losses = frame.scope.source.statement(frame.node), loss_names(frame.node)
     batch = _batch_names(analysis, loop, frame.scope)
+    last = max((frame.scope.source.statement(node).lineno for node in walk(loop) if _is_step(node)), default=0)
     for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
-        if node.lineno >= step.lineno:
-            return
         if isinstance(node, ast.Assign) and _names_outside_reads(node.value, losses) & batch:
             batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
-        elif isinstance(node, ast.If) and _leaves_out(node):
+        elif isinstance(node, ast.If) and _leaves_out(node, step, last):
             deciding = [part for part in walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
             read = [part for part in walk(node.test) if _is_read(part, losses)]
             read += _of_all_ranks(analysis, node.test, frame.scope)
@@ -105,13 +104,26 @@ def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
             waiting += children(node)
 
 
-def _leaves_out(node: ast.If) -> bool:
-    """Return whether one branch skips to the next batch, or computes gradients that the other does not compute."""
-    if any(isinstance(statement, (ast.Continue, ast.Break)) for statement in (*node.body, *node.orelse)):
-        return True
-    return _computes_gradients(node.body) != _computes_gradients(node.orelse)
+def _leaves_out(node: ast.If, backward: ast.stmt, last_step: int) -> bool:
+    """Return whether a branch leaves the batch, or computes gradients or makes a step that the other one does not."""
+    is_before = node.lineno < backward.lineno
+    if is_before or node.lineno < last_step:
+        ends = (ast.Continue, ast.Break) if is_before else (ast.Continue,)
+        if any(isinstance(statement, ends) for statement in (*node.body, *node.orelse)):
+            return True
+    does = _computes_gradients if is_before else _makes_step
+    return does(node.body) != does(node.orelse)
 
 
 def _computes_gradients(branch: list[ast.stmt]) -> bool:
     parts = (part for statement in branch for part in walk(statement))
     return any(isinstance(part, ast.Attribute) and part.attr == "backward" for part in parts)
+
+
+def _makes_step(branch: list[ast.stmt]) -> bool:
+    return any(_is_step(part) for statement in branch for part in walk(statement))
+
+
+def _is_step(node: ast.AST) -> bool:
+    """Return whether this is optimizer.step(), or a step of a schedule or of what scales the gradients."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step"
