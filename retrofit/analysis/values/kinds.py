@@ -111,6 +111,13 @@ Values = frozenset[Value]  # type: ignore[misc]
 NOTHING: frozenset = frozenset()
 
 
+def is_dict(value: Value) -> bool:
+    """Return whether a value is written down as a dict, or by a call of dict()."""
+    if isinstance(value, Display):
+        return isinstance(value.node, (ast.Dict, ast.DictComp))
+    return isinstance(value, Result) and value.builder == "dict"
+
+
 def name_of(value: Value) -> str:
     """Return the full name of something external or of what made it, "" where there is none.
 

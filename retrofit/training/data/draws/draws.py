@@ -20,6 +20,7 @@ from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import is_dict
 from retrofit.training.torch_api.draws import FOLDS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
@@ -269,8 +270,7 @@ class _Search:
             self._note_order(node, scope)  # type: ignore[arg-type]
         elif isinstance(node, ast.Subscript) and self._is_choice_of_draw(node, scope):
             base, whole = ast.unparse(node.value), ast.unparse(node)
-            text = f"{base} is drawn again while it trains, and {whole} chooses from it"
-            self.problems.append((node, scope, text))
+            self.problems.append((node, scope, f"{base} is drawn again while it trains, and {whole} chooses from it"))
         return False
 
     def _is_cut_again(self, found: Slice) -> bool:
@@ -381,7 +381,8 @@ class _Search:
     def _cut_from_filled(self) -> Iterator[Problem]:
         """Yield the choices of samples from what the training itself fills by its model: a rollout of a policy."""
         for node, scope in self.chosen.items() if self.batches else ():
-            if node not in self.batches and not self._is_chosen_by_batch(node.slice, scope):
+            is_by_key = any(map(is_dict, self.analysis.evaluate(node.value, scope)))  # and not by samples
+            if is_by_key or (node not in self.batches and not self._is_chosen_by_batch(node.slice, scope)):
                 continue
             if is_filled_by_model(self.project, node.value, scope, self.model_calls):
                 text = f"{ast.unparse(node)} chooses from what the loop itself fills by the model, as in reinforcement "
@@ -394,6 +395,6 @@ class _Search:
         return any(origin.node in self.batches for origin in found) or self._has_batch(node, scope, self._to_indices)
 
     def _is_made_per_batch(self, node: ast.expr, scope: Scope) -> bool:
-        made = (origin.node for origin in origins(self.analysis, [Origin(node, scope)]))
-        is_made = any(isinstance(part, ast.Call) and part in self.loop_nodes for part in made)
+        made = origins(self.analysis, [Origin(node, scope)])
+        is_made = any(isinstance(part.node, ast.Call) and part.node in self.loop_nodes for part in made)
         return is_made or self._has_batch(node, scope)
