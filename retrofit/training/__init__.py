@@ -13,7 +13,7 @@ from retrofit.analysis.files.modules import Modules
 from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.analysis.files.source import Place, Source, SourceError
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.reachability import reached_calls
+from retrofit.analysis.flow.reachability import names_called
 from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -91,11 +91,7 @@ class Project:
 
     def calls_any(self, names: Collection[str]) -> bool:
         """Return whether the code that runs calls one of these functions, given by their full names."""
-        return not self._called.isdisjoint(names)
-
-    @cached_property
-    def _called(self) -> set[str]:
-        return {name for place in reached_calls(self.analysis) for name in self.analysis.called(*place)}
+        return not names_called(self.analysis).isdisjoint(names)
 
     @cached_property
     def distribution(self) -> Distribution:

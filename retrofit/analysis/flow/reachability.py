@@ -86,18 +86,26 @@ def _places_by_type(analysis: Analysis) -> dict[type, list[int]]:
 
 def calls_named(analysis: Analysis, names: Set[str]) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of the code that runs that can run one of these functions from outside the project, in order."""
-    index: dict[str, list[int]] = analysis.fact("calls by name", lambda: _calls_by_name(analysis))
+    index = _calls_by_name(analysis)
     places = {place for name in names for place in index.get(name, ())}
     calls = reached_calls(analysis)
     return [calls[place] for place in sorted(places)]
 
 
+def names_called(analysis: Analysis) -> Set[str]:
+    """Return the names of all functions from outside the project that the code that runs can call."""
+    return _calls_by_name(analysis).keys()
+
+
 def _calls_by_name(analysis: Analysis) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    for place, (call, scope) in enumerate(reached_calls(analysis)):
-        for name in analysis.called(call, scope):
-            found[name].append(place)
-    return found
+    def find() -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, (call, scope) in enumerate(reached_calls(analysis)):
+            for name in analysis.called(call, scope):
+                found.setdefault(name, []).append(place)
+        return found
+
+    return analysis.fact("calls by name", find)
 
 
 def objects_made(analysis: Analysis) -> dict[Scope, list[tuple[ast.Call, Scope]]]:

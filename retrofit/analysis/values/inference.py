@@ -58,6 +58,7 @@ class Analysis:
         self.containers = Containers(self)
         self.spawned = Spawned(self)
         self._memory: Memory[Values] = Memory(NOTHING)
+        self._sets: dict[Values, Values] = {}  # each set of values once: as a key, it is then compared by identity
         self._names_of: dict[Values, set[str]] = {}
         self._called_names: dict[Values, set[str]] = {}
         self._functions_called: dict[tuple[ast.Call, Values], list[LocalFunction]] = {}
@@ -102,7 +103,9 @@ class Analysis:
         if node is None:
             return NOTHING
         known = self._memory.known.get((node, scope))
-        return self._memory.once((node, scope), lambda: self._evaluate(node, scope)) if known is None else known
+        if known is not None:
+            return known
+        return self._memory.once((node, scope), lambda: self._sets.setdefault(v := self._evaluate(node, scope), v))
 
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
         """Return the full names of what `node` can be, and of what made it."""

@@ -151,6 +151,13 @@ def _models_drawn(analysis: Analysis, call: ast.Call, scope: Scope, training: se
 
 def _draws(analysis: Analysis, function: LocalFunction, training: set[ast.AST]) -> bool:
     """Return whether a function, or one that it calls, draws weights, and trains nothing."""
+    known: dict[ast.AST, bool] = analysis.fact("functions that draw weights", dict)
+    if function.node not in known:
+        known[function.node] = _is_drawing_function(analysis, function, training)
+    return known[function.node]
+
+
+def _is_drawing_function(analysis: Analysis, function: LocalFunction, training: set[ast.AST]) -> bool:
     calls = [(node, function.scope) for node in own_nodes(function.node) if isinstance(node, ast.Call)]
     reached = [function, *functions_reached(analysis, calls)]
     if any(one.node in training for one in reached):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
-from retrofit.analysis.flow.reachability import calls_within, reached_calls
+from retrofit.analysis.flow.reachability import calls_within, names_called
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, Result
@@ -164,8 +164,7 @@ def _has_transforms(project: Project) -> bool:
     """Return whether the training's samples are changed at random by torchvision."""
     return any(
         name.startswith(TRANSFORMS) and name.rpartition(".")[2].startswith(RANDOM_TRANSFORMS)
-        for place in reached_calls(project.analysis)
-        for name in project.analysis.called(*place)
+        for name in names_called(project.analysis)
     )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.flow.calls.graph import with_called
 from retrofit.analysis.flow.calls.sites import sites_of
-from retrofit.analysis.flow.reachability import reached_calls
+from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass, LocalFunction
@@ -55,16 +54,13 @@ def find_distribution(analysis: Analysis) -> Distribution:
     """Return what the code that runs does already for several processes."""
     found = Distribution()
     kinds = ((JOINS_GROUP, found.joins), (AVERAGING_WRAPPERS, found.wraps), (SHARDING_SAMPLERS, found.samplers))
-    for site in _calls(analysis):
+    names = frozenset().union(COLLECTIVES, *(wanted for wanted, _ in kinds))
+    for call, scope in calls_named(analysis, names):
+        site = Site(call, scope, frozenset(analysis.called(call, scope)))
         for wanted, sites in (*kinds, (COLLECTIVES, found.collectives)):
             if site.names & wanted:
                 sites.append(site)
     return found
-
-
-def _calls(analysis: Analysis) -> Iterator[Site]:
-    for node, scope in reached_calls(analysis):
-        yield Site(node, scope, frozenset(analysis.called(node, scope)))
 
 
 def leads_to_collective(analysis: Analysis, distribution: Distribution, call: ast.Call, scope: Scope) -> bool:

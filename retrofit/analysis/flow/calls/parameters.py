@@ -73,18 +73,18 @@ def has_unknown_caller(analysis: Analysis, scope: Scope) -> bool:
 
 def _handed_on(analysis: Analysis) -> Iterator[Function]:
     """Yield the functions that are given to functions of libraries: map(function, values), Thread(target=function)."""
+    library = analysis.library
+    followed = {"functools.partial", *library.starting, *library.starting_with_rank, *library.same_functions}
     for scope in analysis.scopes():
         for call in own_nodes(scope.node):
-            if isinstance(call, ast.Call) and not _is_followed(analysis, call, scope):
+            if isinstance(call, ast.Call) and not _is_followed(analysis, call, scope, followed):
                 given = (*call.args, *(keyword.value for keyword in call.keywords))
                 values = (value for part in given for value in analysis.evaluate(part, scope) if _is_function(value))
                 yield from (function.node for value in values for function, _ in analysis.functions_of(value))
 
 
-def _is_followed(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+def _is_followed(analysis: Analysis, call: ast.Call, scope: Scope, followed: set[str]) -> bool:
     """Return whether a call runs code of the project, or one of the functions by which others are followed."""
-    library = analysis.library
-    followed = {"functools.partial", *library.starting, *library.starting_with_rank, *library.same_functions}
     if analysis.called(call, scope) & followed:
         return True
     return any(isinstance(v, (LocalFunction, LocalClass, Instance)) for v in analysis.evaluate(call.func, scope))
