@@ -115,7 +115,7 @@ class Spread:
             self._require_one_caller(scope)
             self.rows[node] = (scope, value.kind == VIEWS)
         elif value.kind == SIZE:
-            for leaf, where in value.sizes:
+            for leaf, where in sorted(value.sizes, key=lambda size: size[1].source.place(size[0])):
                 self._count(leaf, where)
         else:
             self._require_earlier(node, scope, value.reason)
