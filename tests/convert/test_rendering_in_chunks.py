@@ -54,7 +54,7 @@ PARTS = ["{}", "dict()", "{'rgb': [], 'depth': []}"]
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_what_is_put_together_by_name_is_no_choice_of_samples(tmp_path: Path, parts: str) -> None:
+def test_parts_under_names_are_not_taken_for_samples(tmp_path: Path, parts: str) -> None:
     result = conversion(tmp_path, SCRIPT.replace("PARTS", parts))
     assert not result.refusals
     (text,) = [file.text for file in result.files if file.path.name == "train.py"]

@@ -69,7 +69,7 @@ def test_a_solver_that_is_made_for_each_batch_keeps_nothing(tmp_path: Path, form
     assert "one_process_only" not in text
 
 
-def test_a_solver_that_goes_on_from_batch_to_batch_is_refused(tmp_path: Path) -> None:
+def test_a_solver_that_keeps_its_state_between_batches_is_refused(tmp_path: Path) -> None:
     script = SCRIPT.replace("KEPT", "solver = Solver(model, torch.zeros(8, 2))")
     script = script.replace("self.y = self.y +", "self.y = self.y + x.mean() +").replace(
         "def run(self, times", "def run(self, x, times"
