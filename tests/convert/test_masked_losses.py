@@ -45,11 +45,20 @@ SOME = {
         "seen = y.gt(0)",
         "criterion(out[..., 0].masked_select(seen), y.float().masked_select(seen))",
     ),
+    "by a mask of the data": (CE, "pass", "criterion(out[n], y[n])"),
+    "by a mask that is moved": (
+        CE,
+        "keep = [part.cpu() for part in (x, y, n)][2].clone()",
+        "criterion(out.view(-1, 5)[keep.view(-1)], y.view(-1)[keep.view(-1)])",
+    ),
+    "in all of the other axis": (CE, "keep = n.bool()", "criterion(out[keep, :].transpose(1, 2), y[keep, :])"),
 }
 ALL = {
     "flattened": (CE, "pass", "criterion(out.view(-1, 5), y.view(-1))"),
     "moved": (CE, "pass", "criterion(out.transpose(1, 2), y)"),
     "part": (CE, "pass", "criterion(out[:, -1], y[:, -1])"),
+    "shuffled": (CE, "order = torch.randperm(len(y))", "criterion(out.transpose(1, 2), y[order])"),
+    "looked up": (MSE, "table = torch.randn(5, 5)", "criterion(out, table[y])"),
     "one": (MSE, "first = 0", "criterion(out[..., first], y[..., 1:].sum(-1, keepdim=True).float())"),
 }
 

@@ -257,7 +257,7 @@ def _is_of_some(project: Project, term: Term) -> bool:
     target = argument_for(term.call, ["input", "target"], "target")
     if term.reduction != MEAN or term.name not in COUNTED | ELEMENTWISE:
         return False
-    if target is not None and _is_selected(project.analysis, target, term.scope):
+    if target is not None and _is_selected(project, target, term.scope):
         return True
     values = list(project.analysis.evaluate(target, term.scope))
     while values:
@@ -313,16 +313,17 @@ def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr]
     return (made[0], without_guard(made[0])) if is_alone else None
 
 
-def _is_selected(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+def _is_selected(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression can be what a mask leaves of a tensor."""
-    return any(
-        (
-            isinstance(part, ast.Subscript)
-            and any(_is_mask(origin.node) for origin in _same(analysis, part.slice, where))
-        )
-        or (isinstance(part, ast.Call) and _method(part) == "masked_select")
-        for part, where, _ in _same(analysis, node, scope)
-    )
+    for part, where, _ in _same(project.analysis, node, scope):
+        if isinstance(part, ast.Call) and _method(part) == "masked_select":
+            return True
+        if isinstance(part, ast.Subscript) and (
+            any(_is_mask(origin.node) for origin in _same(project.analysis, part.slice, where))
+            or project.batch_values.chooses(part, where)
+        ):
+            return True
+    return False
 
 
 def _same(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Origin]:

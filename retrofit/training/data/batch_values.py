@@ -12,7 +12,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import bindings_of, class_of_own
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.operands import operands
-from retrofit.analysis.flow.sources import Origin, closure, sources
+from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -28,6 +28,8 @@ from retrofit.training.torch_api.tensors import (
     NEW,
     READS,
     REDUCTIONS,
+    RESHAPES,
+    SAME_ENTRIES,
     SHAPE_ATTRIBUTES,
     SHAPE_METHODS,
 )
@@ -42,6 +44,7 @@ UNEVEN = "uneven"  # as many elements as a test on the batch chooses
 REDUCING = REDUCTIONS | SHAPE_METHODS | {"item"}
 WITHOUT_GRADIENT = COMPARISONS | READS | DETACHES | INTEGER_CASTS | MASK_CASTS | SHAPE_METHODS | INDICES | NEW
 PLAIN = SHAPE_ATTRIBUTES | {"data"}
+SAME_VALUES = SAME_ENTRIES | INTEGER_CASTS | MASK_CASTS | RESHAPES
 
 
 class BatchValues:
@@ -61,6 +64,7 @@ class BatchValues:
         self.steps = self.loops.union(steps)  # over batches or their parts: each round has a backward pass
         self.calls = {call.call for model in models for call in model.calls}
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
+        self._chooses: dict[tuple[ast.AST, Scope], bool] = {}
 
     def sources_of(self, node: ast.expr, scope: Scope, stored: bool = False) -> frozenset[str]:
         """Return which of BATCH, GRADIENT and CHOSEN an expression is computed from.
@@ -72,6 +76,44 @@ class BatchValues:
             search.run(node, scope)
             self._known[node, scope, stored] = frozenset(search.found)
         return self._known[node, scope, stored]
+
+    def chooses(self, node: ast.Subscript, scope: Scope) -> bool:
+        """Return whether something that a batch holds chooses entries of another part of it: labels[mask].
+
+        It can be a mask, so each batch may choose another number of them.
+        """
+        if (node, scope) not in self._chooses:
+            index = _only_index(node.slice)
+            is_given = index is not None and self._is_given(index, scope)
+            self._chooses[node, scope] = is_given and self._is_of_batch(node.value, scope)
+        return self._chooses[node, scope]
+
+    def _is_of_batch(self, node: ast.expr, scope: Scope) -> bool:
+        search = _Search(self, stored=False, notes_choices=False)
+        search.run(node, scope)
+        return bool(search.found & {BATCH, GRADIENT})
+
+    def _is_given(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether an expression can be a part of a batch as the loader gives it, in another shape or type."""
+
+        def through(origin: Origin) -> list[Origin] | None:
+            part = origin.node
+            method = part.func if isinstance(part, ast.Call) else None
+            if isinstance(method, ast.Attribute) and method.attr in SAME_VALUES:
+                return [origin.to(method.value)]
+            is_other = isinstance(part, ast.Attribute) and class_of_own(part, origin.scope) is None
+            if is_other and part.attr not in PLAIN and not sources(self.analysis, origin):  # type: ignore[union-attr]
+                return [origin.to(part.value, keys=())]  # type: ignore[union-attr]  # graphs.train_mask
+            return None
+
+        return any(self._is_drawn(origin) for origin in origins(self.analysis, [Origin(node, scope)], through))
+
+    def _is_drawn(self, origin: Origin) -> bool:
+        node = origin.node
+        if isinstance(node, ast.Call):
+            return isinstance(node.func, ast.Name) and node.func.id == "next"
+        bindings = bindings_of(self.analysis, node, origin.scope) if isinstance(node, ast.Name) else []
+        return any(binding.node in self.loops and not _is_number(binding) for binding, _ in bindings)
 
     @cached_property
     def given_to_methods(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
@@ -136,8 +178,10 @@ class _Step(NamedTuple):
 
 
 class _Search:
-    def __init__(self, values: BatchValues, stored: bool) -> None:
-        self.values, self.stored = values, stored
+    """The search for what an expression is computed from; `notes_choices`: also whether the batch chooses in it."""
+
+    def __init__(self, values: BatchValues, stored: bool, notes_choices: bool = True) -> None:
+        self.values, self.stored, self.notes_choices = values, stored, notes_choices
         self.analysis = values.analysis
         self.found: set[str] = set()
 
@@ -158,6 +202,8 @@ class _Search:
         if isinstance(node, ast.Subscript):
             # An index that is computed by choosing is uneven, whatever is made of its numbers on the way.
             is_even = step.is_even and not step.is_index
+            if self.notes_choices and self.values.chooses(node, step.scope):
+                self._note_chosen(step)
             return [step.to(node.value), step.to(node.slice, learns=False, is_index=True, is_even=is_even)]
         is_test = isinstance(node, ast.Compare)
         if is_test and step.is_index:
@@ -203,6 +249,13 @@ class _Search:
         if isinstance(node, ast.Attribute) and class_of_own(node, scope) is None:
             return [step.to(node.value, learns=step.learns and node.attr not in PLAIN), *(step.to(*p) for p in found)]
         return [step.to(*place) for place in found]
+
+
+def _only_index(index: ast.expr) -> ast.expr | None:
+    """Return what chooses along one axis, where the other axes are taken whole: `mask` of x[mask], x[:, mask]."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    chosen = [part for part in parts if not isinstance(part, (ast.Slice, ast.Constant))]
+    return chosen[0] if len(chosen) == 1 and not isinstance(chosen[0], ast.Starred) else None
 
 
 def _is_choice_of_values(node: ast.Call, name: str) -> bool:
