@@ -41,6 +41,11 @@ class Binding:
         object.__setattr__(self, "place", place_of(self.node))
 
 
+def outside_comprehensions(bindings: list[Binding]) -> list[Binding]:
+    """Return the bindings of a name but for those of comprehensions, which hold inside of these alone."""
+    return [b for b in bindings if not (b.kind == "item" and isinstance(b.node, ast.comprehension))]
+
+
 def place_of(node: ast.AST) -> tuple[int, int]:
     """Return the line and the column of a node, those of its first part where it has none of its own."""
     if isinstance(node, ast.comprehension):

@@ -275,3 +275,21 @@ for (x,) in loader:
 def test_two_models_of_a_class_in_wrappers_are_both_wrapped(tmp_path: Path) -> None:
     lines = converted(tmp_path, SCRIPT[: SCRIPT.index("BUILT")] + PAIRS)
     assert lines.count("net = rd.distribute_model(net)") == 2
+
+
+IN_TURN = """
+models = [Net(), Net()]
+optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in models]
+for epoch in range(4):
+    model, optimizer = models[epoch % 2], optimizers[epoch % 2]
+    for (x,) in loader:
+        model(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_name_in_a_comprehension_is_another_variable(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT[: SCRIPT.index("BUILT")] + IN_TURN)
+    assert [line for line in lines if "distribute_model" in line] == ["models = rd.model.distribute_models(models)"], (
+        "the model of the loop is one of the list, whatever a comprehension calls its own"
+    )

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..scopes import Binding, Scope, own_nodes
+from ..scopes import Binding, Scope, outside_comprehensions, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction
 from .reachability import known_scopes
@@ -114,7 +114,8 @@ def _bindings(analysis: Analysis, variable: Variable) -> list[tuple[Binding, Sco
     found = []
     for scope in variable.scope.module.walk():
         if scope is variable.scope or scope.outer_names.get(variable.name) is variable.scope:
-            for binding in variable.scope.bindings.get(variable.name, []):
+            bindings = variable.scope.bindings.get(variable.name, [])
+            for binding in outside_comprehensions(bindings) or bindings:
                 if analysis.scope_at(scope.source, binding.node) is scope:
                     found.append((binding, scope))
     return [(binding, scope) for binding, scope in found if binding.kind != "parameter"]

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from ..edits import block_of
 from ..nodes import walk
-from ..scopes import Binding, Scope, place_of
+from ..scopes import Binding, Scope, outside_comprehensions, place_of
 
 LOOPS = (ast.For, ast.AsyncFor)
 
@@ -21,12 +21,12 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     a loop that gives it its values, the loop and what changes it there before the place; elsewhere all of them.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
-    inner = [b for b in bindings if b.kind == "item" and isinstance(b.node, ast.comprehension)]
-    if inner:
-        own = [binding for binding in inner if _is_element(binding.node, name, scope)]
+    outside = outside_comprehensions(bindings)
+    if len(outside) < len(bindings):
+        own = [b for b in bindings if b not in outside and _is_element(b.node, name, scope)]
         if own:
             return owner, own[-1:]
-        bindings = [binding for binding in bindings if binding not in inner]
+        bindings = outside
     if any((binding.elsewhere or owner) is not scope for binding in bindings):
         return owner, bindings
     statement = scope.source.statement(name)

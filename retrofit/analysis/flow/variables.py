@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..calls import default_of, given_parameters
 from ..memory import Memory
-from ..scopes import FUNCTIONS, Binding, Scope, own_nodes
+from ..scopes import FUNCTIONS, Binding, Scope, outside_comprehensions, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalFunction, LocalModule
 from .reachability import known_scopes
@@ -109,6 +109,7 @@ class _Trace:
             return self._of_import(imported[0], owner)
         # The rest is of one that shadows the module it comes from: `import model`, then `model = model.Net()`.
         bindings = [binding for binding in bindings if binding.kind != "import"]
+        bindings = outside_comprehensions(bindings) or bindings
         if not any(binding.kind in ("value", "enter") for binding in bindings):
             return set()
         held = self._held_by_other_names([(binding, binding.elsewhere or owner) for binding in bindings])
