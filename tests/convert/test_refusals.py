@@ -146,6 +146,17 @@ for (x,) in loader:
     model(inputs.copy_(x)).pow(2).mean().backward()
     optimizer.step()
 """,
+    "rate-search": """
+from torch_lr_finder import LRFinder
+
+finder = LRFinder(model, optimizer, nn.MSELoss())
+finder.range_test(DataLoader(loader.dataset, 8), end_lr=1, num_iter=20)
+finder.reset()
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+""",
     "suppressed-errors": """
 for (x,) in loader:
     with contextlib.suppress(RuntimeError):

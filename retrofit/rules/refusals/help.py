@@ -8,11 +8,12 @@ import io
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.edits import Edit, apply_edits, indent_step, insert_after, insert_before, replace
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import walk
 from retrofit.training import Project
+from retrofit.training.data.loaders import TRAIN
 from retrofit.training.torch_api.modules import DATA_PARALLEL_PARAMETERS
 
 from ..finding import Finding
@@ -135,6 +136,18 @@ def _parallel_call(project: Project, finding: Finding) -> list[Edit]:
     return [replace(source, node, text if is_whole else f"({text})")]
 
 
+def _loader_of_training(project: Project, finding: Finding) -> list[Edit]:
+    """Give a finder of learning rates the loader of the training, where there is one."""
+    node, source = finding.node, finding.source
+    assert source is not None
+    given = argument_for(node, ["train_loader"], "train_loader") if isinstance(node, ast.Call) else None
+    names = {str(loader.variable) for loader in project.loaders if loader.variable and TRAIN in loader.roles}
+    is_test = isinstance(node, ast.Call) and last_name(node) == "range_test"
+    if given is None or not is_test or len(names) != 1 or not all(name.isidentifier() for name in names):
+        return []
+    return [replace(source, given, names.pop())]
+
+
 def _free_name(source: Source, name: str) -> str:
     taken = {node.id for node in source.nodes if isinstance(node, ast.Name)}
     return next(one for one in (name, *(f"{name}_{number}" for number in range(2, 99))) if one not in taken)
@@ -147,4 +160,5 @@ PATCHES: dict[str, Patch] = {
     "closure-step": _closure,
     "suppressed-errors": _suppressed,
     "model-in-write": _model_output,
+    "rate-search": _loader_of_training,
 }

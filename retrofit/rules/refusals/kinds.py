@@ -318,7 +318,6 @@ WITHOUT_LINES = {
     "no-training": "another script is to be named.",
     "name-taken": "a name of the script is to be changed.",
     "stream": "the refusal names the two settings of webdataset, with the number of steps that you know.",
-    "rate-search": "another object of the script is to be given to the finder of torch_lr_finder.",
     "search": "the search is to start the script, as a command: its own settings say how.",
 }
 
