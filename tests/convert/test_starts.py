@@ -135,6 +135,17 @@ def test_the_start_is_found_by_the_imports(name: str, tmp_path: Path, monkeypatc
     assert bool(missing_modules(project.modules)) == (name == "outside the work tree")
 
 
+def test_a_path_that_functions_hand_to_each_other_is_followed_once(tmp_path: Path) -> None:
+    calls = ["def split(path): return " + ", ".join(f"part_{n}(path)" for n in range(12))]
+    calls += [f"def part_{n}(path): return split(path), split(path)" for n in range(12)]
+    module = "\n".join(["import sys", "def add(path): sys.path.insert(0, path)", *calls, "add(split('a'))"])
+    module += "\ndef add_part(path): add(path), split(path)\nadd_part('lib')\n"
+    script = f"import paths\n{OF_LIB}"
+    files = {f"lib/{name}": text for name, text in LIB.items()} | {"paths.py": module, "train.py": script}
+    project, _ = open_project(str(write(tmp_path, files) / "train.py"))
+    assert any(source.path.parent.name == "lib" for source in project.sources)
+
+
 def test_a_pythonpath_folder_outside_the_project_is_not_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

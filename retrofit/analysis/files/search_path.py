@@ -75,10 +75,16 @@ class _Reader:
     def __init__(self, nodes: list[ast.AST], file: Path) -> None:
         self._nodes = nodes
         self._file = str(file)
+        self._known: dict[tuple[ast.expr | str, int], list[str]] = {}
 
     def texts(self, node: ast.expr, depth: int) -> list[str]:
         """Return what `node` can be; "\\0" begins a path of one machine; nothing where it cannot be told."""
-        return list(dict.fromkeys(self._texts(node, depth)))[:MOST_TEXTS] if depth else []
+        if not depth:
+            return []
+        key = (node.id if isinstance(node, ast.Name) else node, depth)
+        if key not in self._known:  # functions that pass a path to each other are many ways to the same name
+            self._known[key] = list(dict.fromkeys(self._texts(node, depth)))[:MOST_TEXTS]
+        return self._known[key]
 
     def _texts(self, node: ast.expr, depth: int) -> Iterator[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
