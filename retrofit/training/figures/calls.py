@@ -48,13 +48,19 @@ class Calls:
         """Return what a call gives of its receiver and its arguments."""
         flows = [flow for flow in (receiver, *given) if flow.differs]
         if not flows:
-            return NONE
+            is_own = node in self.terms and any(flow.is_drawn for flow in (receiver, *given))
+            return self._of_drawn(node, scope) if is_own and not _hands_through(node) else NONE
         flow = self._called(node, scope, receiver, given)
         if node in self.terms and flow.differs and not flow.is_read and not _hands_through(node):
             if flow.kind == OTHER:
                 return Flow(MEAN, is_term=True) if not any(f.is_read or f.roots for f in flows) else flow
             return replace(flow, is_term=True)
         return flow
+
+    def _of_drawn(self, node: ast.Call, scope: Scope) -> Flow:
+        """Return a term of a loss of samples that a process has drawn itself, as of a generator: criterion(D(G(z)))."""
+        is_sum = any(term.reduction == "sum" for term in terms_at(self.analysis, node, scope))
+        return Flow(SUM if is_sum else MEAN, is_term=True)
 
     def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         names = self.analysis.called(node, scope)
