@@ -159,6 +159,15 @@ total = sum(len(word) for word in seen)
 rng = np.random.default_rng(0)
 shared = rd.collectives.broadcast_object(list(set("some text")))
 """,
+    # parameters and layers, which are each process's own
+    """\
+rd.share_random_state()
+last = {p for p in model.parameters() if p.dim() == 1}
+rest = list(set(model.parameters()) - last)
+for layer in set(model.modules()):
+    layer.train()
+held = list(set(map(id, rest)) | {id(p) for _, p in model.named_parameters()})
+""",
     # numpy draws from a stream of its own
     """\
 np.random.seed(0)

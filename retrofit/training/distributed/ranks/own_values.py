@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -19,6 +21,7 @@ from retrofit.training.data.seeds import is_drawn
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.torch_api.data import SAMPLER_BASES
+from retrofit.training.torch_api.modules import CHILDREN, MODULES, PARAMETERS
 from retrofit.training.torch_api.output import PRINTS
 from retrofit.training.torch_api.randomness import GENERATOR_SEEDS, OWN_GENERATORS, RESEEDS, SEEDS, SYSTEM_DRAWS
 from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
@@ -33,6 +36,7 @@ LISTS = frozenset({"list", "tuple"})
 IN_ORDER = LISTS | {"enumerate", "iter", "zip", "map", "dict.fromkeys", "join"}
 NO_ORDER = SETS | {"len", "sum", "min", "max", "any", "all", "isinstance"}
 NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool", "arange", "randint", "randperm"})
+PARTS_OF_MODELS = PARAMETERS | CHILDREN | MODULES | {"buffers", "named_buffers"}
 ORDER, GENERATOR, HASH, SEED, SAMPLER_SEED = "order", "generator", "hash", "seed", "seed in a sampler"
 DRAW, GENERATOR_SEED, RESEED = "draw of the system", "seed of a generator", "new seed of a generator"
 
@@ -157,7 +161,9 @@ def is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a set, of what may be texts: their order follows the seed of a process."""
     if isinstance(node, ast.BinOp):
         is_operator = isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor))
-        return is_operator and any(is_set(analysis, part, scope) for part in (node.left, node.right))
+        sides = (node.left, node.right)
+        is_any = is_operator and any(is_set(analysis, part, scope) for part in sides)
+        return is_any and not any(_are_objects(analysis, part, scope) for part in sides)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
         return is_set(analysis, node.func.value, scope)
     values = analysis.evaluate(node, scope)
@@ -166,13 +172,38 @@ def is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 def _is_of_texts(analysis: Analysis, value: object) -> bool:
     if isinstance(value, Result):
-        return value.builder in SETS and not any(_has_numbers(analysis, part, value.scope) for part in value.call.args)
+        is_other = any(
+            _has_numbers(analysis, part, value.scope) or _are_objects(analysis, part, value.scope)
+            for part in value.call.args
+        )
+        return value.builder in SETS and not is_other
     if isinstance(value, Display) and isinstance(value.node, ast.BinOp):
         return is_set(analysis, value.node, value.scope)
     if not isinstance(value, Display) or not isinstance(value.node, (ast.Set, ast.SetComp)):
         return False
     parts = value.node.elts if isinstance(value.node, ast.Set) else [value.node.elt]
-    return not all(_is_of_numbers(part) for part in parts)
+    return not all(_is_of_numbers(part) for part in parts) and not _are_objects(analysis, value.node, value.scope)
+
+
+def _are_objects(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this holds parameters or layers, or their addresses: nothing can hand these to another process."""
+
+    def through(origin: Origin) -> list[Origin] | None:
+        call = origin.node
+        is_filter = isinstance(call, ast.Call) and last_name(call) == "filter" and len(call.args) == 2
+        return [origin.to(call.args[1])] if is_filter else None  # type: ignore[union-attr]
+
+    return any(_is_part_of_model(o) for o in origins(analysis, [Origin(node, scope, (Key.ELEMENT,))], through))
+
+
+def _is_part_of_model(origin: Origin) -> bool:
+    call, name = origin.node, last_name(origin.node)
+    if not isinstance(call, ast.Call):
+        return False
+    if name == "map":
+        return bool(call.args) and last_name(call.args[0]) == "id"
+    is_name = name.startswith("named_") and origin.keys[1:2] == (0,)
+    return name == "id" or (isinstance(call.func, ast.Attribute) and name in PARTS_OF_MODELS and not is_name)
 
 
 def _has_numbers(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
