@@ -44,6 +44,17 @@ class KeepsIterator(DataLoader):
         return self.iterator
 
 
+class Counted(DataLoader):
+    """A loader that counts its batches once, when it is made."""
+
+    def __init__(self, dataset, most=100):
+        super().__init__(dataset, 2)
+        self.number = min(-(-len(dataset) // 2), most)
+
+    def __len__(self):
+        return self.number
+
+
 WRAPPERS = {
     "a prefetcher": Prefetcher,
     "a prefetcher of a prefetcher": lambda loader: Prefetcher(Prefetcher(loader)),
@@ -95,3 +106,13 @@ def test_anything_else_is_an_error_on_several_ranks_and_nothing_on_one(ranks, ki
     assert ranks(1).run(error_of, kind) == [None]
     for message in ranks(2).run(error_of, kind):
         assert OTHERS[kind][1] in message and "give distribute_loader the DataLoader" in message
+
+
+def lengths():
+    shortened = Counted(NUMBERS, most=2)
+    return [len(rd.distribute_loader(loader)) for loader in (Counted(NUMBERS), shortened)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_length_that_a_loader_counted_once_is_that_of_the_shard(ranks, world_size):
+    assert ranks(world_size).run(lengths) == [[6 // world_size, 2]] * world_size

@@ -189,7 +189,9 @@ class DistributedLoader:
         return self._iterate(self._loader)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        length, whole = len(self._loader), self._loader.__dict__.get("_of_all_ranks", self._loader)
+        is_of_all = not isinstance(whole.dataset, IterableDataset) and length == DataLoader.__len__(whole)
+        return DataLoader.__len__(self._loader) if is_of_all else length  # a class may count its batches in __init__
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # while it is copied
@@ -209,16 +211,15 @@ def shard_loader(
 ) -> DataLoader:
     """Return a loader over this rank's shard of `loader`'s samples, `batch_size` at a time; outside a group, over all.
 
-    A batch sampler of the script is sharded by whole batches, with `--batch global` each of them is split. Raises
-    ValueError when the dataset is smaller than one global batch that must be whole, or has fewer samples than there are
-    ranks, TypeError for an IterableDataset and for a loader that makes no batches.
+    Of a batch sampler of the script the ranks take whole batches, or a part of each with `--batch global`. Raises
+    ValueError for fewer samples than ranks or than a global batch that must be whole, TypeError for an IterableDataset.
     """
     batch_size = batch_size or size_of_batches(loader)
     _require_shardable(loader, batch_size, accum_steps)
     if not is_distributed() and batch_size == size_of_batches(loader):
         return loader
     drawn: Any = loader.batch_sampler
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
     if batch_size is None:
         sampler: Any = ShardedBatches(drawn, seed, splits=get_option("batch") == "global")
         batches = sampler
@@ -227,7 +228,6 @@ def shard_loader(
         if is_distributed():
             sampler = ShardedSampler(sampler, batch_size, drop_last=drawn.drop_last, seed=seed)
         batches = BatchSampler(sampler, batch_size, drawn.drop_last)
-        settings = {"batch_size": batch_size}
     if is_distributed():
         settings |= of_rank(loader) | {"_of_all_ranks": loader}
     return changed_copy(loader, sampler=sampler, batch_sampler=batches, **settings)
