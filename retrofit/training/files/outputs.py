@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
@@ -29,7 +29,7 @@ from retrofit.training.torch_api.files import (
     WRITERS,
     WRITING_METHODS,
 )
-from retrofit.training.torch_api.output import BARS, FILE_LOGGERS, LOG_HANDLERS, LOGGERS, SHOWS, STREAMS
+from retrofit.training.torch_api.output import BARS, FILE_HANDLERS, FILE_LOGGERS, LOG_HANDLERS, LOGGERS, SHOWS, STREAMS
 from retrofit.training.torch_api.trackers import TRACKERS
 
 from .stores import opens_store
@@ -78,13 +78,31 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
             kind = TRACKER if bases & TRACKERS else LOGGER
             yield Output(kind, getattr(value.scope.node, "name", ""), node, scope)  # type: ignore[union-attr]
             return
+        if bases & FILE_HANDLERS and "__init__" not in value.scope.bindings:
+            yield Output(OPEN, sorted(bases & FILE_HANDLERS)[0], node, scope)
+            return
     if not isinstance(node.func, ast.Attribute):
+        return
+    if _makes_base(node, scope, analysis, FILE_HANDLERS):
+        yield Output(OPEN, "__init__", node, scope)
         return
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
     if not is_own and (node.func.attr in WRITING_METHODS or _saves_file(node)):
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node) and not _is_of_module(analysis, node.func.value, scope):
         yield Output(OPEN, "open", node, scope)
+
+
+def _makes_base(call: ast.Call, scope: Scope, analysis: Analysis, classes: Collection[str]) -> bool:
+    """Return whether this is `super().__init__(path)` in a class that is derived from one of `classes`."""
+    owner = scope.parent
+    is_class = owner is not None and isinstance(owner.node, ast.ClassDef)
+    return is_class and _is_base_made(call) and not analysis.classes.bases(owner).isdisjoint(classes)  # type: ignore[arg-type]
+
+
+def _is_base_made(call: ast.Call) -> bool:
+    made = call.func if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__" else None
+    return made is not None and isinstance(made.value, ast.Call) and last_name(made.value) == "super"
 
 
 def _is_of_module(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -172,7 +190,9 @@ def path_of(call: ast.Call) -> ast.expr | None:
     if isinstance(call.func, ast.Attribute) and opens_own_path(call):
         return call.func.value
     named = next((keyword.value for keyword in call.keywords if keyword.arg in ("filename", "file", "path")), None)
-    return named if named is not None else call.args[0] if call.args else None
+    is_given_self = last_name(call) == "__init__" and not _is_base_made(call)  # FileHandler.__init__(self, path)
+    given = call.args[1:] if is_given_self else call.args
+    return named if named is not None else given[0] if given else None
 
 
 def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

@@ -33,7 +33,11 @@ LOGGERS = LOG_HANDLERS | frozenset({
     *(f"loguru.logger.{name}" for name in ("add", "info", "debug", "success", "warning", "error", "log", "configure")),
     "hydra.main",  # which sets up handlers for the terminal and for a file
 })  # fmt: skip
-FILE_LOGGERS = frozenset({"logging.FileHandler", "logging.handlers.RotatingFileHandler"})
+FILE_HANDLERS = frozenset({
+    "logging.FileHandler", "concurrent_log_handler.ConcurrentRotatingFileHandler",
+    *(f"logging.handlers.{kind}FileHandler" for kind in ("Rotating", "TimedRotating", "Watched", "BaseRotating")),
+})  # fmt: skip
+FILE_LOGGERS = FILE_HANDLERS | {f"{name}.__init__" for name in FILE_HANDLERS} | {"logzero.logfile"}
 LOGGER_METHODS = frozenset({"info", "debug", "warning", "warn", "error", "critical", "exception"})
 # The module of the functions that are there without an import.
 BUILTINS = frozenset({"builtins", "__builtin__", "__builtins__"})
