@@ -75,3 +75,46 @@ def test_uses_of_an_early_name_are_left_to_the_user(line: str, tmp_path: Path) -
 def test_a_name_set_after_the_start_is_broadcast_where_it_is_set(tmp_path: Path) -> None:
     lines = converted(tmp_path, IMPORTS + PARSER + PARSE + STAMP + REST.replace("args.save_dir", "stamp"))
     assert "stamp = rd.collectives.broadcast_object(time.strftime('%H%M%S'))" in lines
+
+
+CONFIG = """\
+import time
+from datetime import datetime
+
+
+def now():
+    return f"{datetime.now():%H%M%S}"
+
+
+class Config:
+    folder = "runs/" + datetime.now().strftime("%H%M%S") + "/"
+
+
+STAMP = time.strftime("%H%M%S")
+NAME = now()
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "given"),
+    [
+        ("config.Config.folder", 'folder = "runs/" + rd.collectives.broadcast_object(datetime.now()'),
+        ("'runs/' + config.STAMP", "STAMP = rd.collectives.broadcast_object(time."),
+        ("config.NAME", "return rd.collectives.broadcast_object(f"),
+    ],
+)
+def test_the_group_is_joined_before_an_import_that_names_what_all_read(
+    folder: str, given: str, tmp_path: Path
+) -> None:
+    rest = REST.replace("args.save_dir", folder) + f"model.load_state_dict(torch.load({folder} + 'last.pt'))\n"
+    result = conversion(tmp_path, IMPORTS + "import config\n" + rest, config=CONFIG)
+    texts = {file.path.stem: file.text for file in result.files}
+    assert given in texts["config"]
+    assert texts["train"].index("rd.setup_distributed()") < texts["train"].index("import config")
+
+
+def test_an_import_that_names_what_rank_0_writes_needs_no_group(tmp_path: Path) -> None:
+    rest = REST.replace("args.save_dir", "config.Config.folder")
+    result = conversion(tmp_path, IMPORTS + "import config\n" + rest, config=CONFIG)
+    (text,) = (file.text for file in result.files if file.path.stem == "train")
+    assert text.index("rd.setup_distributed()") > text.index("import config")

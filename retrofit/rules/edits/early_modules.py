@@ -1,4 +1,4 @@
-"""Modules of a project that make a loader or a model while they are imported, which needs the process group."""
+"""Modules of a project whose import needs the process group: it makes a loader, a model, or the name of the run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.files.source import Source
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN
+from retrofit.training.files.own_names import named_by_import
 from retrofit.training.placement import after_variable
 
 
@@ -26,12 +27,14 @@ def _find(project: Project) -> ast.stmt | None:
 
 
 def _made_by_import(project: Project) -> Iterator[Source]:
-    """Yield the files that get a line for a loader of the training, or for a model, outside of all functions."""
+    """Yield the files that get a line for a loader, a model, or a name that all read, where they are imported."""
     loaders = [each.variable for each in project.loaders if any(use.role == TRAIN for use in each.uses)]
     for variable in [*(model.variable for model in project.models), *loaders]:
         place = after_variable(project.analysis, variable, project.paths) if variable is not None else None
         if place is not None and not project.analysis.scope_at(*place).is_function:
             yield place[0]
+    named = named_by_import(project)
+    yield from (source for source in project.sources if any(call in source.parents for call in named))
 
 
 def _files(project: Project, statement: ast.Import | ast.ImportFrom) -> Iterator[bool]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import takewhile
 
-from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import calls_named, reached_calls
+from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.edits.early_names import broadcast_edits, is_broadcast, is_early
@@ -20,9 +17,9 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.own_names import expressions_around, is_imported, makes_name, named_by_import, read_back
 from retrofit.training.files.run_numbers import Numbered
 from retrofit.training.launch.commands import run_folder_decorator
-from retrofit.training.torch_api.files import DATES, LOADS_STATE, UNIQUE_NAMES
 from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_RUN
 
 RULE = CATALOG["RF509"]
@@ -118,12 +115,12 @@ def find(project: Project) -> Iterator[Finding]:
         whole |= {place} if edits else set()
         yield found(RULE, numbered.scope.source, place, MESSAGE, edits)
     for node, scope in reached_calls(project.analysis):
-        if not _names(project, node, scope):
+        if not makes_name(project.analysis, node, scope):
             continue
-        if node in in_loops and node not in _read_back(project):
+        if node in in_loops and node not in read_back(project.analysis):
             continue
         statement = scope.source.statement(node)
-        early = is_early(project, statement, scope)
+        early = is_early(project, statement, scope)  # in the script itself
         if not (early or _is_kept(project, node, scope)) or not _runs_on_all(project, statement, scope):
             continue
         agrees = _agrees(project, node, scope) or is_broadcast(project, statement, scope, FROM_MAIN)
@@ -147,17 +144,6 @@ def _named_by_hydra(project: Project) -> Iterator[Finding]:
             source, joining, edit = edit_after_setup(project, "rd.output.share_hydra_run()")
             edits = [edit] if project.analysis.scope_at(source, joining) is not scope else []
         yield found(RULE, scope.source, decorator, HYDRA_MESSAGE, edits, help="" if edits else HYDRA_HELP)
-
-
-def _read_back(project: Project) -> set[ast.AST]:
-    """Return what the paths are made of from which a state is loaded: rank 0 saves it, and all have to find it."""
-
-    def find() -> set[ast.AST]:
-        calls = calls_named(project.analysis, LOADS_STATE)
-        paths = [(call.args[0], scope) for call, scope in calls if call.args]
-        return {origin.node for path, scope in paths for origin in computed_from(project.analysis, path, scope)}
-
-    return project.analysis.fact("paths that are read back", find)
 
 
 def _agreeing(numbered: Numbered) -> list[Edit]:
@@ -185,43 +171,16 @@ def _is_kept(project: Project, node: ast.expr, scope: Scope) -> bool:
     statement = scope.source.statement(node)
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
         return True
-    around = (outer for outer in _around(node, scope) if isinstance(outer, ast.Call))
+    around = (outer for outer in expressions_around(node, scope) if isinstance(outer, ast.Call))
     return any(project.analysis.functions_called(outer, scope) for outer in around)
-
-
-def _around(node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
-    """Yield the expressions around a node, of the same statement."""
-    return takewhile(lambda outer: not isinstance(outer, ast.stmt), scope.source.ancestors(node))
-
-
-def _names(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call makes a text of the time, or draws a unique one, or its result is put into a text."""
-    names = project.analysis.called(call, scope)
-    if names & UNIQUE_NAMES:
-        return True
-    if not names & DATES:
-        return False
-    around = list(_around(call, scope))
-    made_of = {name for part in around if isinstance(part, ast.Call) for name in project.analysis.called(part, scope)}
-    is_duration = any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in around)
-    return any(_is_text(part) for part in around) and not is_duration and not made_of & UNIQUE_NAMES
-
-
-def _is_text(node: ast.AST) -> bool:
-    """Return whether an expression is a text made of other values: f"{x}", "%d" % x, "{}".format(x), str(x)."""
-    if isinstance(node, ast.Call):
-        method = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "format" else None
-        return last_name(node) == "str" or (isinstance(method, ast.Constant) and isinstance(method.value, str))
-    if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
-    return isinstance(node, ast.JoinedStr)
 
 
 def _runs_on_all(project: Project, statement: ast.stmt, scope: Scope) -> bool:
     """Return whether every process runs this, and not while modules are imported, before the group is there."""
-    is_imported = scope.parent is None and scope.source is not project.entry
+    is_early = not isinstance(scope.node, FUNCTIONS) and is_imported(project, scope)
+    is_early &= not any(part in named_by_import(project) for part in walk(statement))  # for these they join before
     is_alone = runs_on_one(project.analysis, scope, statement) or project.runs_in_turn(scope, statement)
-    return not is_imported and not is_alone and scope not in run_elsewhere(project.analysis)
+    return not is_early and not is_alone and scope not in run_elsewhere(project.analysis)
 
 
 def _agrees(project: Project, node: ast.AST, scope: Scope) -> bool:
