@@ -78,7 +78,7 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
             kind = TRACKER if bases & TRACKERS else LOGGER
             yield Output(kind, getattr(value.scope.node, "name", ""), node, scope)  # type: ignore[union-attr]
             return
-        if bases & FILE_HANDLERS and "__init__" not in value.scope.bindings:
+        if bases & FILE_HANDLERS and analysis.classes.method(value.scope, "__init__") is None:  # type: ignore[union-attr]
             yield Output(OPEN, sorted(bases & FILE_HANDLERS)[0], node, scope)
             return
     if not isinstance(node.func, ast.Attribute):
