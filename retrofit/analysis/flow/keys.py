@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 from enum import Enum
 
-from .stored import Stored, literal_key
-
-Keys = tuple[object, ...]  # of entries of containers in containers, outermost first; None: not known
-
+from .stored import Keys, Stored, literal_key
 
 MOST_INDEX = 100  # of those that are told apart: `values = values[1:]` in a loop has no last one
 

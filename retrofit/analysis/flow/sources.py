@@ -129,7 +129,7 @@ def _of_name(analysis: Analysis, node: ast.Name, origin: Origin) -> Iterator[Ori
     owner, bindings = live_bindings(node, origin.scope)
     yield from (found for binding in bindings for found in _of_binding(analysis, binding, owner, origin.keys))
     if owner.parent is None or not bindings:
-        yield from (Origin(*place, origin.keys) for place in set_from_outside(analysis, owner.module, node.id))
+        yield from _set_from_outside(analysis, owner.module, node.id, origin.keys)
         yield from _of_star(analysis, node.id, owner.module, origin.keys)
     yield from _put_in(analysis, origin)
 
@@ -264,7 +264,7 @@ def _imported(analysis: Analysis, binding: Binding, scope: Scope, keys: Keys, se
 def _of_module(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: Seen = frozenset()) -> Iterator[Origin]:
     if (module, name) in seen:
         return  # a package that imports its own submodule: `from package import part`
-    yield from (Origin(*place, keys) for place in set_from_outside(analysis, module, name))
+    yield from _set_from_outside(analysis, module, name, keys)
     for binding in module.bindings.get(name, []):
         yield from _of_binding(analysis, binding, module, keys, seen | {(module, name)})
     yield from _of_star(analysis, name, module, keys, seen | {(module, name)})
@@ -277,6 +277,11 @@ def _of_star(analysis: Analysis, name: str, module: Scope, keys: Keys, seen: See
         source = analysis.modules.sources.get(path) if path else None
         if source is not None:
             yield from _of_module(analysis, name, analysis.module_scopes[source], keys, seen)
+
+
+def _set_from_outside(analysis: Analysis, owner: Scope, name: str, keys: Keys) -> Iterator[Origin]:
+    for value, scope, path in set_from_outside(analysis, owner, name):
+        yield Origin(value, scope, (*path, *keys)[:MOST_KEYS])
 
 
 def _put_in(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
@@ -296,7 +301,7 @@ def _of_attribute(analysis: Analysis, node: ast.Attribute, origin: Origin) -> It
         if isinstance(value, LocalModule):
             yield from _of_module(analysis, node.attr, value.scope, keys)
         elif isinstance(value, (Instance, LocalClass)):
-            yield from (Origin(*place, keys) for place in set_from_outside(analysis, value.scope, node.attr))
+            yield from _set_from_outside(analysis, value.scope, node.attr, keys)
             yield from (Origin(*change, keys) for change in changes_of(analysis, value.scope, node.attr))
             method = analysis.classes.method(value.scope, node.attr)
             if method is not None and is_property(method.node):

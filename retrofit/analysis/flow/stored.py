@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from ..calls import is_method
 from ..python_api import ADDS_ALL, ADDS_ONE
-from ..scopes import Scope, own_nodes, parameters
+from ..scopes import Scope, own_nodes, parameters, positions_in
 from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalClass, LocalModule
 
+Keys = tuple[object, ...]  # of entries of containers in containers, outermost first; None: not known
 ScopedName = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
 OTHER_MEANINGS = frozenset({"add", "insert", "push", "put"})  # for other objects: they return a result
 
@@ -50,19 +51,22 @@ def changes_of(analysis: Analysis, owner: Scope, name: str) -> list[tuple[ast.Au
     return [change for part in analysis.classes.mro(owner) for change in known.get((part, name), [])]
 
 
-def set_from_outside(analysis: Analysis, owner: Scope, name: str) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what `model.name = x` gives to an attribute of a class's objects, or of a module, in other code."""
+def set_from_outside(analysis: Analysis, owner: Scope, name: str) -> Iterator[tuple[ast.expr, Scope, Keys]]:
+    """Yield what `model.name = x` gives to an attribute of a class's objects, or of a module, in other code.
+
+    With the keys of its entry: (1,) of `batch` in `model.input, model.target = batch`.
+    """
     known = analysis.fact("attributes set", lambda: _all_set(analysis))
-    for holder, value, scope in known.get(name, []):
+    for holder, value, scope, keys in known.get(name, []):
         if _may_be_of(analysis, holder, scope, owner):
-            yield value, scope
+            yield value, scope, keys
 
 
 def set_on_same(analysis: Analysis, node: ast.Attribute, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what `args.seed = x` gives, anywhere, to an attribute of the same object as in `args.seed`."""
     known = analysis.fact("attributes set", lambda: _all_set(analysis))
-    for holder, value, where in known.get(node.attr, []):
-        if analysis.evaluate(holder, where) & analysis.evaluate(node.value, scope):
+    for holder, value, where, keys in known.get(node.attr, []):
+        if not keys and analysis.evaluate(holder, where) & analysis.evaluate(node.value, scope):
             yield value, where
 
 
@@ -159,14 +163,24 @@ def _stores(analysis: Analysis, node: ast.Call, owner: ast.expr, scope: Scope) -
     return packages.isdisjoint(analysis.library.functional_packages)
 
 
-def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope]]]:
-    found: dict[str, list[tuple[ast.expr, ast.expr, Scope]]] = defaultdict(list)
+def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope, Keys]]]:
+    found: dict[str, list[tuple[ast.expr, ast.expr, Scope, Keys]]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
-            for target in node.targets if isinstance(node, ast.Assign) else ():
-                if isinstance(target, ast.Attribute) and own_variable(target, scope) is None:
-                    found[target.attr].append((target.value, node.value, scope))  # type: ignore[attr-defined]
+            for whole in node.targets if isinstance(node, ast.Assign) else ():
+                for target, keys in _attributes_in(whole):
+                    if own_variable(target, scope) is None:
+                        found[target.attr].append((target.value, node.value, scope, keys))  # type: ignore[attr-defined]
     return dict(found)
+
+
+def _attributes_in(target: ast.expr, keys: Keys = ()) -> Iterator[tuple[ast.Attribute, Keys]]:
+    """Yield the attributes that a target sets, with the keys of their entries in what it is set to."""
+    if isinstance(target, ast.Attribute):
+        yield target, keys
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for index, part in positions_in(target):
+            yield from _attributes_in(part, (*keys, index))
 
 
 def _set_by_text(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:

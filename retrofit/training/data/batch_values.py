@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import bindings_of, class_of_own
+from retrofit.analysis.flow.calls.parameters import is_rest
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.flow.keys import Keys
 from retrofit.analysis.flow.operands import operands
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
@@ -243,12 +246,18 @@ class _Search:
         found = list(self.values.given_to_methods.get(last_name(node), [])) if self.stored else []
         if step.is_index:
             found += [(stored.value, stored.scope) for stored in stored_in(self.analysis, node, scope)]
-        made = list(sources(self.analysis, Origin(node, scope)))
+        made = list(sources(self.analysis, Origin(node, scope, _entries_of(node, scope))))
         loaders = {binding.value for binding in drawn}
         found += [(origin.node, origin.scope) for origin in made if origin.node not in loaders]  # type: ignore[misc]
         if isinstance(node, ast.Attribute) and class_of_own(node, scope) is None:
             return [step.to(node.value, learns=step.learns and node.attr not in PLAIN), *(step.to(*p) for p in found)]
         return [step.to(*place) for place in found]
+
+
+def _entries_of(node: ast.Name | ast.Attribute, scope: Scope) -> Keys:
+    """Return the keys of any entry, for what holds all arguments: `inputs` of def set_input(self, *inputs)."""
+    owner = live_bindings(node, scope)[0] if isinstance(node, ast.Name) else None
+    return (None,) if owner is not None and is_rest(node.id, owner) else ()  # type: ignore[union-attr]
 
 
 def _only_index(index: ast.expr) -> ast.expr | None:

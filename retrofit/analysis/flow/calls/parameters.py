@@ -61,6 +61,12 @@ def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Gi
                 yield keyword.value, where, rest if keyword.arg else keys
 
 
+def is_rest(name: str, scope: Scope) -> bool:
+    """Return whether a name is the parameter of a function that holds all other arguments: `*inputs`, `**options`."""
+    rest = (scope.node.args.vararg, scope.node.args.kwarg) if isinstance(scope.node, FUNCTIONS) else ()
+    return any(parameter is not None and parameter.arg == name for parameter in rest)
+
+
 def has_unknown_caller(analysis: Analysis, scope: Scope) -> bool:
     """Return whether a function is called where that cannot be seen: no call of it is, or a library is handed it."""
     function = scope.node

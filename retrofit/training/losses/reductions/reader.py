@@ -31,7 +31,7 @@ from .axes import is_of_whole
 from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
-from .samples import SampleLoops, looks_like_size
+from .samples import SampleLoops, counted_in, looks_like_size
 from .size_factors import SizeFactors
 
 if TYPE_CHECKING:
@@ -295,6 +295,10 @@ class LossReader:
                 return replace(kinds.of(kinds.SHARE), coupled=kind.coupled)
             return self._mean(kinds.per_size(kind), divisor, scope, whole)
         if what == NOTHING:
+            tensors = counted_in(self.analysis, divisor, scope)
+            counted = kinds.join(self.kind(part, at, frame if at is scope else None) for part, at, _ in tensors)  # type: ignore[arg-type]
+            if counted.has_rows or kinds.UNKNOWN in counted.parts:  # the number of samples, or of something else
+                return kinds.divide(kind, kinds.of(kinds.UNKNOWN))
             own = self.kind(divisor, scope, frame)
             return kind if not own.parts or own.parts == {kinds.UNKNOWN} else kinds.divide(kind, own)
         return kinds.divide(kind, self.kind(divisor, scope, frame))

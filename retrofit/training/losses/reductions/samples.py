@@ -13,6 +13,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.data.batch_values import BATCH
+from retrofit.training.torch_api.tensors import COUNT_METHODS
 
 from ..divisions import SIZE, Reader
 from .kinds import Leaf
@@ -145,6 +146,19 @@ def _first_of_pair(target: ast.expr) -> ast.expr | None:
 def looks_like_size(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a divisor is the number of samples by how it is written: x.size(0), batch_size."""
     return any(_is_size(origin) for origin in origins(analysis, [Origin(node, scope)], _factors))
+
+
+def counted_in(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Origin]:
+    """Yield the tensors whose numbers of elements a divisor is made of: x of float(x.numel())."""
+    for origin in origins(analysis, [Origin(node, scope)], _factors):
+        if last_name(origin.node) in COUNT_METHODS and isinstance(origin.node, ast.Call):
+            yield from (origin.to(part, keys=()) for part in _receiver(analysis, origin.node, origin.scope))
+
+
+def _receiver(analysis: Analysis, call: ast.Call, scope: Scope) -> list[ast.expr]:
+    """Return what a method of tensors, or the function of torch, is applied to."""
+    is_method = isinstance(call.func, ast.Attribute) and "torch" not in analysis.named(call.func.value, scope)
+    return [call.func.value] if is_method else call.args[:1]  # type: ignore[attr-defined]
 
 
 def is_name_of_size(name: str) -> bool:

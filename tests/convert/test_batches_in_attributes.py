@@ -1,0 +1,88 @@
+"""Batches that reach a loss through attributes of an object, set in one call or by another function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+SCRIPT = """\
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+MASK = torch.ones(5)
+
+
+def summed(output, target, weight=None):
+    loss = F.cross_entropy(output, target, weight=weight, reduction="sum")
+    loss /= float(DIVISOR)
+    return loss
+
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(4, 3)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def set_input(self, PARAMETERS):
+        BODY
+
+    def step(self):
+        self.loss = summed(self.net(self.input), self.target)
+        self.optimizer.zero_grad()
+        self.loss.backward()
+        self.optimizer.step()
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,))), batch_size=8)
+trainer = Trainer()
+for epoch in range(2):
+    for x, y in loader:
+        GIVEN
+        trainer.step()
+"""
+WAYS = {
+    "parameters": ("x, y", "self.input, self.target = x, y", "trainer.set_input(x, y)"),
+    "all arguments": ("*inputs", "self.input, self.target = inputs", "trainer.set_input(x, y)"),
+    "arguments by index": (
+        "*inputs",
+        "self.input = inputs[0].float()\n        self.target = inputs[1]",
+        "trainer.set_input(x, y)",
+    ),
+    "arguments one by one": (
+        "*inputs",
+        "for index, part in enumerate(inputs):\n"
+        "            if index == 0:\n                self.input = part\n"
+        "            else:\n                self.target = part",
+        "trainer.set_input(x, y)",
+    ),
+    "all keywords": (
+        "**batch",
+        "self.input = batch['x']\n        self.target = batch['y']",
+        "trainer.set_input(x=x, y=y)",
+    ),
+    "from outside": ("x, y", "pass", "trainer.input, trainer.target = x, y"),
+    "from outside, taken apart": ("x, y", "pass", "batch = x, y\n        trainer.input, trainer.target = batch"),
+}
+
+
+def script(way: str, divisor: str) -> str:
+    parameters, body, given = WAYS[way]
+    text = SCRIPT.replace("DIVISOR", divisor).replace("PARAMETERS", parameters)
+    return text.replace("BODY", body).replace("GIVEN", given)
+
+
+@pytest.mark.parametrize("divisor", ["target.numel()", "torch.numel(target)", "len(target)"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sum_divided_by_the_size_of_a_batch_in_an_attribute_is_a_mean(way: str, divisor: str, tmp_path: Path) -> None:
+    text = conversion(tmp_path, script(way, divisor)).files[0].text
+    assert "self.loss.backward()" in text
+    assert "lr=rd.scaled_lr(0.1)" in text
+
+
+def test_a_sum_divided_by_the_size_of_something_else_stays_a_sum(tmp_path: Path) -> None:
+    text = conversion(tmp_path, script("parameters", "MASK.numel()")).files[0].text
+    assert "rd.loss.sum_loss(self.loss).backward()" in text
