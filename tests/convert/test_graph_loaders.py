@@ -53,3 +53,64 @@ def test_an_evaluation_over_the_batches_of_another_library_is_split(package: str
     assert "    correct = rd.sum_over_ranks(correct)\n    return" in changed.text
     assert "total += rd.reduce_total(rd.reduce_loss(loss).item() * data.num_graphs)" in changed.text
     assert not result.refusals and not result.listed
+
+
+NODES = """\
+import torch
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCNConv
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = GCNConv(4, 1)
+
+    def forward(self, data):
+        return self.conv(data.x, data.edge_index)
+
+    def errors(self, data, batch):
+        return (self.conv(data.x, data.edge_index) - data.y) ** 2
+
+    def error(self, data):
+        return ((self.conv(data.x, data.edge_index) - data.y) ** 2).mean()
+
+
+torch.manual_seed(0)
+loader = DataLoader(graphs, batch_size=8, shuffle=True)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for data in loader:
+        LOSS
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("count", ["out.size(0)", "len(out)", "out.shape[0]", "out.numel()", "data.num_nodes"])
+def test_a_sum_over_nodes_is_divided_by_the_nodes_of_all_ranks(count: str, tmp_path: Path) -> None:
+    loss = f"out = model(data)\n        loss = (out - data.y).pow(2).sum() / {count}"
+    text = conversion(tmp_path, NODES.replace("LOSS", loss)).files[0].text
+    assert f".sum() / rd.loss.rank_share(rd.loss.batch_count({count}))\n" in text
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = ((model(data) - data.y) ** 2).mean()",
+        "loss = model.errors(data, batch=data.batch).mean()",  # it finds neighbours in its own graph
+        "loss = model.error(data)",
+    ],
+)
+def test_a_mean_over_nodes_is_listed(loss: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, NODES.replace("LOSS", loss))
+    assert "RF302" in {finding.code for finding in result.findings if not finding.edits}
+
+
+def test_a_sum_over_graphs_is_divided_by_its_own(tmp_path: Path) -> None:
+    loss = "loss = (model(data) - data.y).pow(2).sum() / data.num_graphs"
+    text = conversion(tmp_path, NODES.replace("LOSS", loss)).files[0].text
+    assert "batch_count" not in text
+    assert "rd.loss.sum_loss" not in text

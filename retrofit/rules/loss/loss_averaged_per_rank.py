@@ -18,7 +18,7 @@ from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
-from retrofit.training.losses.divisions import COUNT, RATIO, SUM, UNKNOWN, Division, without_guard
+from retrofit.training.losses.divisions import COUNT, RATIO, SIZE, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
 from retrofit.training.losses.library import token_losses
@@ -182,7 +182,8 @@ def find(project: Project) -> Iterator[Finding]:
             project, division.node, division.scope
         ):
             continue
-        if division.loss == UNKNOWN or (division.loss == SUM and division.kind in (COUNT, RATIO)):
+        is_of_rows = division.kind == SIZE and has_uneven_rows(project)
+        if division.loss == UNKNOWN or (division.loss == SUM and (division.kind in (COUNT, RATIO) or is_of_rows)):
             finding = _of_division(project, division)
             decided += [(division.divisor, division.scope)] if finding.edits else []
             yield finding

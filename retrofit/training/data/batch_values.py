@@ -19,8 +19,9 @@ from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display
+from retrofit.analysis.values.kinds import Display, Result, Value
 from retrofit.training.model.modules import is_layer
+from retrofit.training.torch_api.modules import GRAPH_LAYER_PACKAGES
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
     COMPARISONS,
@@ -236,7 +237,8 @@ class _Search:
         self.found |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
 
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
-        return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
+        run = self.analysis.evaluate(node.func, scope)
+        return any(is_layer(self.analysis, value) or _is_graph_layer(value) for value in run)
 
     def _look_at_variable(self, node: ast.Name | ast.Attribute, step: _Step) -> list[_Step]:
         """Return what a variable is set to, and what is put into the list that it holds where that counts."""
@@ -252,6 +254,10 @@ class _Search:
         if isinstance(node, ast.Attribute) and class_of_own(node, scope) is None:
             return [step.to(node.value, learns=step.learns and node.attr not in PLAIN), *(step.to(*p) for p in found)]
         return [step.to(*place) for place in found]
+
+
+def _is_graph_layer(value: Value) -> bool:
+    return isinstance(value, Result) and value.builder.startswith(GRAPH_LAYER_PACKAGES)
 
 
 def _entries_of(node: ast.Name | ast.Attribute, scope: Scope) -> Keys:

@@ -13,6 +13,7 @@ from retrofit.analysis.flow.sources import Origin, Part, functions_run, is_follo
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.data import ROWS_OF_GRAPHS
 from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
 
 from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
@@ -208,6 +209,8 @@ class Reader:
             kinds = [self._kind_at(origin.to(part)) for part in (node.left, node.right)]
             first = next((kind for kind in (UNKNOWN, RATIO, COUNT, SIZE) if kind in kinds), NOTHING)
             return first if isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)) else UNKNOWN
+        if isinstance(node, ast.Attribute) and node.attr in ROWS_OF_GRAPHS:
+            return self._size(node, scope)
         if isinstance(node, ast.Attribute) and node.attr == "data":
             return self._kind_at(origin.to(node.value))
         if keys and _is_shape(node):  # x.shape[0], n, c = x.size()

@@ -37,9 +37,12 @@ def _has_uneven_rows(project: Project) -> bool:
 
 
 def _is_about_graphs(node: ast.AST) -> bool:
-    """Return whether a training makes one row of each graph: global_mean_pool(x, data.batch)."""
+    """Return whether a training makes one row of each graph: global_mean_pool(x, data.batch).
+
+    `data.batch` alone says nothing: a model is given it to find neighbours, too.
+    """
     name = last_name(node) if isinstance(node, ast.Call) else node.attr if isinstance(node, ast.Attribute) else ""
-    return name == "batch" or bool(OF_GRAPHS.search(name))
+    return bool(OF_GRAPHS.search(name))
 
 
 def pads_samples(project: Project) -> bool:

@@ -20,6 +20,7 @@ GRAPH_LOADERS = frozenset({
     "torch_geometric.loader.DataLoader", "torch_geometric.loader.dataloader.DataLoader",
     "torch_geometric.data.DataLoader",
 })  # fmt: skip
+ROWS_OF_GRAPHS = frozenset({"num_nodes", "num_edges"})  # how many a batch of graphs has
 OF_GRAPHS = re.compile(r"readout|pool|set2set", re.IGNORECASE)
 LOADER_PARAMETERS = ["dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"]
 # What makes an object that has what it is given as an attribute of the same name.

@@ -7,6 +7,7 @@ from .tensors import DETACHES, FLOAT_CASTS, GRAPH, MOVES, RETURNS_ITSELF, SAME_T
 
 # Packages of modules: of the layers, of the classes that a project's own modules are derived from.
 LAYER_PACKAGE = "torch.nn."
+GRAPH_LAYER_PACKAGES = ("torch_geometric.nn.", "dgl.nn.")
 MODULE_PACKAGES = (LAYER_PACKAGE, "torchvision.models.")
 MODEL_LIBRARIES = ("transformers.", "peft.", "timm.")  # with classes of models among others
 ANY_MODULE = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module"})  # the class that all of them have
