@@ -71,3 +71,23 @@ def test_all_ranks_get_what_it_returns(tmp_path: Path, before: str, after: str) 
 def test_a_logger_of_loguru_is_quiet_on_other_ranks(tmp_path: Path) -> None:
     assert "rd.output.quiet_logging()" in converted(tmp_path, "logger.info('epoch {}', epoch)")
     assert "rd.output.quiet_logging()" not in converted(tmp_path, "pass")
+
+
+@pytest.mark.parametrize(
+    "library, line",
+    [
+        ("from plyfile import PlyData", "PlyData([vertices]).write(path)"),
+        ("from plyfile import PlyData", "cloud = PlyData.read(path); cloud.write(path)"),
+        ("import xml.etree.ElementTree as ET", "tree = ET.ElementTree(root); tree.write(path)"),
+        ("import trimesh", "trimesh.Trimesh(vertices, faces).export(path)"),
+        ("import pydicom", "image = pydicom.dcmread(path); image.save_as(path)"),
+        ("import ase.io", "ase.io.write(path, atoms)"),
+        ("from rdkit import Chem", "Chem.MolToMolFile(molecule, path)"),
+    ],
+)
+def test_objects_of_libraries_are_written_by_rank_0(tmp_path: Path, library: str, line: str) -> None:
+    text = "\n    ".join(line.split("; "))
+    (tmp_path / "train.py").write_text(f"{library}\n{SCRIPT.replace('LINE', text)}")
+    (file,) = plan_conversion(read_project(tmp_path / "train.py")).files
+    lines = [written.strip() for written in file.text.splitlines()]
+    assert lines[lines.index(line.split("; ")[-1]) - 1] == "if rd.is_main_process():"

@@ -22,6 +22,7 @@ from retrofit.training.data.loaders import is_split
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.evaluation.measurements import spread
 from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.opened_to_change import is_read_too, open_to_read
 from retrofit.training.files.outputs import (
     OPEN,
     SAVE,
@@ -39,6 +40,10 @@ from retrofit.training.torch_api.runtime import EVALUATION_SHARES, PATH_ON_MAIN
 
 RULE = CATALOG["RF501"]
 STORE_HELP = "rd.output.on_main_process(np.memmap, path, ...), and let the other ranks read it after rd.barrier()."
+READ_HELP = (
+    "open it for reading on the other ranks, and let rank 0 change it: "
+    'open(path, "r+" if rd.is_main_process() else "r"), and what writes to it under `if rd.is_main_process():`'
+)
 INVALID = [
     """\
 log = open("log.txt", "a")  # RF501
@@ -93,6 +98,14 @@ import tempfile
 with tempfile.NamedTemporaryFile(dir="out", delete=False) as file:  # RF501
     torch.save(model.state_dict(), file.name)  # RF501
 os.replace(file.name, "out/model.pt")
+""",
+    # opened to be changed, and only read
+    """\
+import h5py
+
+samples = h5py.File("samples.h5", "r+")  # RF501
+images = torch.from_numpy(samples["images"][:])
+samples.close()
 """,
     # whatever library made the object
     """\
@@ -197,6 +210,10 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         path = path_of(call)
         if path is not None and not _is_path_on_main(project.analysis, path, output):
+            if is_read_too(project.analysis, output):
+                edits = open_to_read(output)
+                yield found(RULE, source, call, f"{output.name} opens what every process reads", edits, help=READ_HELP)
+                continue
             yield found(RULE, source, call, message, surround(source, path, "rd.path_on_main(", ")"))
     if not project.distribution.is_by_hand:
         yield from _temporaries(project)

@@ -15,7 +15,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Display, External, LocalClass, LocalFunction
+from retrofit.analysis.values.kinds import Display, External, LocalClass, LocalFunction, Result
 from retrofit.training.torch_api.files import (
     BUFFERS,
     COMMANDS,
@@ -27,6 +27,7 @@ from retrofit.training.torch_api.files import (
     SENDERS,
     TO_TEXT,
     WRITERS,
+    WRITES_OBJECT,
     WRITING_METHODS,
 )
 from retrofit.training.torch_api.output import BARS, FILE_HANDLERS, FILE_LOGGERS, LOG_HANDLERS, LOGGERS, SHOWS, STREAMS
@@ -87,7 +88,8 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
         yield Output(OPEN, "__init__", node, scope)
         return
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
-    if not is_own and (node.func.attr in WRITING_METHODS or _saves_file(node)):
+    is_written = node.func.attr in WRITING_METHODS or _saves_file(node) or _writes_object(analysis, node, scope)
+    if not is_own and is_written:
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node) and not _is_of_module(analysis, node.func.value, scope):
         yield Output(OPEN, "open", node, scope)
@@ -212,6 +214,16 @@ def _saves_file(call: ast.Call) -> bool:
         return False
     texts = (part.value for part in walk(call.args[0]) if isinstance(part, ast.Constant))
     return any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts)
+
+
+def _writes_object(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this writes an object of a library to a file: PlyData([vertices]).write(path)."""
+    assert isinstance(call.func, ast.Attribute)
+    libraries = WRITES_OBJECT.get(call.func.attr)
+    if libraries is None or not call.args:
+        return False
+    values = analysis.evaluate(call.func.value, scope)
+    return any(isinstance(value, Result) and value.builder.startswith(libraries) for value in values)
 
 
 def opens_own_path(call: ast.Call) -> bool:

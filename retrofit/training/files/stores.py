@@ -89,7 +89,7 @@ def is_only_filled(call: ast.Call, scope: Scope) -> bool:
 
     An object that takes every call and does nothing can then be in its place.
     """
-    held = _holder(scope, call)
+    held = holder_of(scope, call)
     waiting, seen = [held], set()
     while waiting:
         name = waiting.pop()
@@ -98,7 +98,7 @@ def is_only_filled(call: ast.Call, scope: Scope) -> bool:
         if name in seen:
             continue
         seen.add(name)
-        for use in _uses(scope, name):
+        for use in uses_of_name(scope, name):
             is_filled, more = _fills(scope, use)
             if not is_filled:
                 return False
@@ -106,7 +106,7 @@ def is_only_filled(call: ast.Call, scope: Scope) -> bool:
     return True
 
 
-def _holder(scope: Scope, node: ast.expr) -> str | None:
+def holder_of(scope: Scope, node: ast.expr) -> str | None:
     """Return the name or the attribute of an object that a value is kept in, "" where it is not kept at all."""
     parent = scope.source.parents[node]
     if isinstance(parent, ast.Expr):
@@ -121,7 +121,7 @@ def _holder(scope: Scope, node: ast.expr) -> str | None:
     return ast.unparse(target) if target is not None and is_plain else None
 
 
-def _uses(scope: Scope, name: str) -> Iterator[ast.expr]:
+def uses_of_name(scope: Scope, name: str) -> Iterator[ast.expr]:
     """Yield where a name is read, in the function that sets it and in those in it, or in the class of an attribute."""
     owner = scope.enclosing_class() if name.startswith("self.") else scope
     for node in walk((owner or scope).node) if name else ():
@@ -142,7 +142,7 @@ def _fills(scope: Scope, use: ast.expr) -> tuple[bool, list[str | None]]:
         parent = parents[parent]
     if isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call):
         call = parents[parent]
-        held = _holder(scope, call) if call.func is parent else None  # type: ignore[attr-defined,arg-type]
+        held = holder_of(scope, call) if call.func is parent else None  # type: ignore[attr-defined,arg-type]
         return held is not None, [held] if held else []
     if isinstance(parent, (ast.Call, ast.keyword)):  # `table.to_excel(writer)`
         call = parent if isinstance(parent, ast.Call) else parents[parent]

@@ -21,7 +21,10 @@ WRITERS = frozenset({
     "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
     "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
     "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
-    "torch.export.save", "zarr.save", "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
+    "ase.io.write", "meshio.write", "nrrd.write", "itk.imwrite", "mcubes.export_obj", "mcubes.export_mesh",
+    "trimesh.exchange.export.export_mesh", "rdkit.Chem.MolToMolFile", "rdkit.Chem.MolToPDBFile",
+    "rdkit.Chem.MolToXYZFile", "rdkit.Chem.Draw.MolToFile", "torch.export.save", "zarr.save",
+    "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
 })  # fmt: skip
 # Functions and methods of other libraries that say by their names that they write files, or make a folder; each returns
 # something of its own interest: timm's CheckpointSaver.save_checkpoint.
@@ -47,6 +50,11 @@ WRITING_METHODS = KEEPS_DATA | SENDS | {
     "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
     "writerows", "writeheader", "save_weights", "to_excel", "write_image", "write_html", "export_chrome_trace",
     "export_stacks", "write_png", "symlink_to", "rmdir",
+}  # fmt: skip
+# Methods of the objects of some libraries that write them to a file: PlyData([vertices]).write(path).
+WRITES_OBJECT = {
+    "write": ("plyfile.", "xml.etree.ElementTree.", "lxml.etree.", "laspy."), "export": ("trimesh.",),
+    "save_as": ("pydicom.",), "export_mesh": ("trimesh.",),
 }  # fmt: skip
 # Methods of whatever object by which their arguments get into a file.
 SAVE_METHODS = SENDS | {"write", "writelines", "writerow", "writerows", "dump", "save", "savez"}
@@ -78,6 +86,8 @@ STORES: dict[str, tuple[list[str], Collection[str]]] = {
     "netCDF4.Dataset": (["filename", "mode"], "wa"), "pandas.HDFStore": (["path", "mode"], "wa"),
     "shelve.open": (["filename", "flag"], ("", *"cnw")), "dbm.open": (["file", "flag"], "cnw"),
     "wave.open": (["file", "mode"], "w"), "webdataset.TarWriter": ([], ""), "webdataset.ShardWriter": ([], ""),
+    "rdkit.Chem.SDWriter": ([], ""), "rdkit.Chem.PDBWriter": ([], ""),
+    "ase.io.Trajectory": (["filename", "mode"], "wa"),
     "pandas.ExcelWriter": ([], ""), "pyarrow.parquet.ParquetWriter": ([], ""), "cv2.VideoWriter": ([], ""),
     "imageio.get_writer": ([], ""), "imageio.v2.get_writer": ([], ""), "tensorflow.io.TFRecordWriter": ([], ""),
     "matplotlib.backends.backend_pdf.PdfPages": ([], ""), "matplotlib.animation.FFMpegWriter": ([], ""),
