@@ -16,13 +16,22 @@ from retrofit.training.figures.shown import Shown
 from retrofit.training.figures.sinks import DECIDES, PASSED, WEIGHS
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.steps.drawn_choices import drawn_choices
+from retrofit.training.steps.drawn_partners import drawn_partners
 from retrofit.training.steps.shared_branches import leaves_or_trains
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
 RULE = CATALOG["RF406"]
 DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"
 CHOICE = "let all ranks choose by one number, rd.collectives.broadcast_object(random.random())"
+PARTNER = "the training is as with another seed; for that of one process gather the rows, rd.loss.batch_rows(images)"
 INVALID = [
+    """\
+for images, labels in loader:
+    order = torch.randperm(len(images))  # RF406
+    mixed = 0.7 * images + 0.3 * images[order]
+    loss = 0.7 * criterion(model(mixed), labels) + 0.3 * criterion(model(mixed), labels[order])
+    loss.backward()
+""",
     """\
 for images, labels in loader:
     outputs = model(images)
@@ -93,7 +102,12 @@ def find(project: Project) -> Iterator[Finding]:
 def _drawn(project: Project, listed: set[ast.AST]) -> Iterator[Finding]:
     """Yield the random choices that one process makes once for a batch, and each rank for its own part of it."""
     lines: set[tuple[Scope, int]] = set()
-    for chosen, scope in [] if project.distribution.is_by_hand else drawn_choices(project):
+    if project.distribution.is_by_hand:
+        return
+    for call, scope in drawn_partners(project):
+        message = f"each rank draws its own: {_short(call)}, by which samples meet others of the same rank alone"
+        yield found(RULE, scope.source, call, message, help=PARTNER)
+    for chosen, scope in drawn_choices(project):
         statement = scope.source.statement(chosen)
         if (scope, chosen.lineno) not in lines and listed.isdisjoint({statement, scope.source.parents[chosen]}):
             lines.add((scope, chosen.lineno))

@@ -46,9 +46,16 @@ def gathering(project: Project) -> Gathering:
     return project.analysis.fact("gathering", lambda: _find(project))
 
 
+def reader_of_values(project: Project) -> ValueReader:
+    """Return what tells rows and sizes of a batch from what is the same on all ranks, with all that is gathered."""
+    return gathering(project).reader or project.analysis.fact(
+        "reader of gathered rows", lambda: _reader_of_gathered(project)
+    )
+
+
 def is_given_whole_rows(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call is given rows that are gathered before, so that gathering them again would repeat them."""
-    reader = gathering(project).reader or _reader_of_gathered(project)
+    reader = reader_of_values(project)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     kinds = {reader.value(part, scope).kind for part in given}
     return WHOLE in kinds and kinds <= {WHOLE, FIXED}
@@ -65,10 +72,8 @@ def is_of_whole_rows(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether an expression is computed from the rows of all ranks, so that each rank has the same of it."""
     if not isinstance(node, ast.expr):
         return False
-    reader = gathering(project).reader
-    if reader is None and project.calls_any([BATCH_ROWS]):
-        reader = project.analysis.fact("reader of gathered rows", lambda: _reader_of_gathered(project))
-    return reader is not None and reader.value(node, scope).kind == WHOLE
+    is_gathered = gathering(project).reader is not None or project.calls_any([BATCH_ROWS])
+    return is_gathered and reader_of_values(project).value(node, scope).kind == WHOLE
 
 
 @dataclass(frozen=True)
