@@ -14,13 +14,21 @@ from retrofit.training.losses.gathering.gathered import gathering, is_given_whol
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.reductions.coupling import IN_MODEL, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
+from retrofit.training.losses.rows_by_place import rows_by_place
 from retrofit.training.losses.sequences_of_samples import layers_over_samples
 
 RULE = CATALOG["RF309"]
 HELP_MODEL = "while it trains, rd.loss.batch_mean(x.mean(0)) or rd.loss.batch_sum(x.sum(0)) of all processes"
 HELP_LAYER = "batch_first=True in the layer, or the samples along the second axis of what it is given"
 HELP_WHOLE = "rd.loss.whole_batch_loss(criterion)(output, target), which gathers the outputs of all processes"
+HELP_PLACE = "gather the rows of all processes before they are taken apart: rd.loss.batch_rows(outputs)"
 INVALID = [
+    """\
+for images, labels in loader:
+    output = model(images)
+    loss = criterion(output, labels) + (output[1:] - output[:-1]).abs().mean()  # RF309
+    loss.backward()
+""",
     """\
 for images, labels in loader:
     output = model(images)
@@ -126,6 +134,9 @@ def find(project: Project) -> Iterator[Finding]:
     for call, scope, name in layers_over_samples(project):
         message = f"the {name} runs over the samples of this process's batch, which it takes for one sequence"
         yield found(RULE, scope.source, call, message, help=HELP_LAYER)
+    for node, scope in [] if project.distribution.is_by_hand else rows_by_place(project):
+        message = f"{ast.unparse(node)} takes samples by their place in the batch, of which each process has a part"
+        yield found(RULE, scope.source, node, message, help=HELP_PLACE)
     for value, scope in kept_counts(project):
         message = f"{ast.unparse(value)} counts this rank's samples, and a sum is over those of all ranks"
         yield found(RULE, scope.source, value, message, surround(scope.source, value, "rd.loss.batch_count(", ")"))

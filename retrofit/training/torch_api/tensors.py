@@ -79,7 +79,7 @@ ALONG_AXIS = {
     "softmax": (0, 1), "log_softmax": (0, 1), "softmin": (0, 1), "cumprod": (0, 0), "logcumsumexp": (0, 0),
     "cummax": (0, 0), "cummin": (0, 0), "normalize": (1, 1), "cosine_similarity": (1, 1),
     # the entries of another place
-    "flip": (0, 0), "flipud": (0, 0), "roll": (1, 0),
+    "flip": (0, 0), "flipud": (0, 0), "roll": (1, 0), "diff": (1, -1),
 }  # fmt: skip
 # Tensors that only tell the shape or the type of what is made.
 SHAPED_LIKE = frozenset({"view_as", "reshape_as", "type_as", "expand_as"})

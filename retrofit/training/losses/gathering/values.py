@@ -32,6 +32,7 @@ PARTS = "parts"  # several rows for each sample, next to each other
 SIZE = "size"  # computed from the number of this rank's samples alone
 OTHER = "other"
 ROWS = frozenset({PLAIN, VIEWS, PARTS})
+SOME_ROWS = "some of the rows are chosen"
 Path = tuple[object, ...]
 
 
@@ -253,12 +254,12 @@ class ValueReader:
         """Return what x[index] has of rows: all of them, whole views, or each n-th one."""
         first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
         if not isinstance(first, ast.Slice):
-            return other("some of the rows are chosen")
+            return other(SOME_ROWS)
         if first.lower is None and first.upper is None and first.step is None:
             return base
         if first.step is not None:
-            return base if base.kind == PARTS else other("some of the rows are chosen")
-        return base if base.kind == VIEWS and chosen.kind == SIZE else other("some of the rows are chosen")
+            return base if base.kind == PARTS else other(SOME_ROWS)
+        return base if base.kind == VIEWS and chosen.kind == SIZE else other(SOME_ROWS)
 
 
 def _counted(value: Value, node: ast.expr, scope: Scope) -> Value:

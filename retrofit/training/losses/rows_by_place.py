@@ -1,0 +1,87 @@
+"""Rows of a batch that a loss takes by their place in it: each sample and the next one, the halves of the batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.calls.graph import functions_reached
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.nodes import walk
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import LocalFunction
+from retrofit.training.torch_api.tensors import SPLITS
+
+from ..model.gradients import has_gradients
+from ..model.indirect.library_calls import losses_computed_from
+from .gathering.gathered import reader_of_values
+from .gathering.values import PLAIN, SIZE, SOME_ROWS
+from .reductions.axes import axes_of
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+PLACES = {"arange", "argsort", "range"}  # functions that give places in a batch
+
+
+def rows_by_place(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rows of a batch that a loss takes by their place, outside the model: other samples on each rank."""
+    reader = reader_of_values(project)
+    in_models = {function.node for function in _run_by_models(project)}
+    computing = losses_computed_from(project.analysis, project.paths)
+    seen: set[ast.AST] = set()
+    for node, scope in project.in_batches:
+        if node not in computing or node in seen or scope.node in in_models:
+            continue
+        seen.add(node)
+        of: ast.expr | None = None
+        if isinstance(node, ast.Subscript):
+            is_chosen = reader.value(node, scope).reason == SOME_ROWS and not _is_gone_through(node, scope)
+            of = node.value if is_chosen and _is_by_place(project, node, scope) else None
+        elif isinstance(node, ast.Call) and last_name(node) in SPLITS:
+            of = _taken_apart(project, node, scope)
+        if of is not None and reader.value(of, scope).kind == PLAIN and has_gradients(project.analysis, scope, node):
+            yield node, scope  # type: ignore[misc]
+
+
+def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
+    """Return whether a loop goes through something, as through a list of outputs: for output in outputs[1:]."""
+    outer = scope.source.parents[node]
+    return isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is node
+
+
+def _taken_apart(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the rows whose parts get several names, in `first, second = outputs.chunk(2)`."""
+    outer = scope.source.parents[call]
+    is_function = any(name.startswith("torch.") for name in project.analysis.called(call, scope))
+    given = call.args if is_function or not isinstance(call.func, ast.Attribute) else [call.func.value, *call.args]
+    is_several = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], (ast.Tuple, ast.List))
+    return given[0] if given and is_several and (axes_of(call, given[2:], scope)[0] or (0,)) == (0,) else None
+
+
+def _run_by_models(project: Project) -> list[LocalFunction]:
+    calls = [(call.call, call.scope) for model in project.models for call in model.calls]
+    return [*functions_reached(project.analysis, calls)]
+
+
+def _is_counter(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a name is that of a loop within a batch."""
+    made = bindings_of(project.analysis, node, scope) if isinstance(node, ast.Name) else ()
+    return any(b.kind == "item" and b.node not in project.batch_values.loops for b, _ in made)
+
+
+def _is_by_place(project: Project, node: ast.Subscript, scope: Scope) -> bool:
+    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    if any(_is_counter(project, part, scope) for part in walk(first)):
+        return False  # one part of the batch after the other
+    if isinstance(first, ast.Slice):
+        if first.lower is not None or first.step is not None or first.upper is None:
+            return first.lower is not None or first.step is not None
+        return reader_of_values(project).value(first.upper, scope).kind != SIZE  # x[: len(y)] has what y has
+    if first is not node.slice:
+        return False  # an entry of each row: x[torch.arange(len(x)), y]
+    parts = computed_from(project.analysis, first, scope)
+    return any(isinstance(part.node, ast.Call) and last_name(part.node) in PLACES for part in parts)
