@@ -103,9 +103,7 @@ NAME = now()
         ("config.NAME", "return rd.collectives.broadcast_object(f"),
     ],
 )
-def test_the_group_is_joined_before_an_import_that_names_what_all_read(
-    folder: str, given: str, tmp_path: Path
-) -> None:
+def test_the_group_is_joined_before_an_import_that_names_what_all_read(folder: str, given: str, tmp_path: Path) -> None:
     rest = REST.replace("args.save_dir", folder) + f"model.load_state_dict(torch.load({folder} + 'last.pt'))\n"
     result = conversion(tmp_path, IMPORTS + "import config\n" + rest, config=CONFIG)
     texts = {file.path.stem: file.text for file in result.files}

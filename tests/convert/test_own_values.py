@@ -82,6 +82,11 @@ SHARED = "rd.share_random_state()"
             "often.update(rd.collectives.broadcast_object(list(set(text.split()))))",
         ),
         ("joined = ''.join(set(text))", "joined = ''.join(rd.collectives.broadcast_object(list(set(text))))"),
+        (
+            "words = set(text.split())\nwords = words - {'the'}\nimage = np.ones(3)\nimage = image - image\n"
+            "names = list(words)",
+            "names = rd.collectives.broadcast_object(list(words))",
+        ),
         ("rng = np.random.default_rng()", "rng = rd.collectives.broadcast_object(np.random.default_rng())"),
         ("rng = np.random.RandomState(None)", "rng = rd.collectives.broadcast_object(np.random.RandomState(None))"),
         ("rng = random.Random()", "rng = rd.collectives.broadcast_object(random.Random())"),

@@ -25,8 +25,8 @@ from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import coupled_nodes, couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
+from retrofit.training.losses.rows.uneven_rows import has_uneven_rows, pads_samples
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
-from retrofit.training.losses.uneven_rows import has_uneven_rows, pads_samples
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
 

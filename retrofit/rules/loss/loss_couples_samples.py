@@ -14,8 +14,8 @@ from retrofit.training.losses.gathering.gathered import gathering, is_given_whol
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.reductions.coupling import IN_MODEL, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
-from retrofit.training.losses.rows_by_place import rows_by_place
-from retrofit.training.losses.sequences_of_samples import layers_over_samples
+from retrofit.training.losses.rows.rows_by_place import rows_by_place
+from retrofit.training.losses.rows.sequences_of_samples import layers_over_samples
 
 RULE = CATALOG["RF309"]
 HELP_MODEL = "while it trains, rd.loss.batch_mean(x.mean(0)) or rd.loss.batch_sum(x.sum(0)) of all processes"

@@ -13,6 +13,7 @@ from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -159,6 +160,11 @@ def _is_given(call: ast.Call) -> bool:
 
 def is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a set, of what may be texts: their order follows the seed of a process."""
+    known: Memory[bool] = analysis.fact("sets", lambda: Memory(False))  # words = words - {"the"}
+    return known.once((node, scope), lambda: _is_set(analysis, node, scope))
+
+
+def _is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     if isinstance(node, ast.BinOp):
         is_operator = isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor))
         sides = (node.left, node.right)

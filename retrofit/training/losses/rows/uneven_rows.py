@@ -14,11 +14,11 @@ from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.data import GRAPH_LOADERS, LOADER_PARAMETERS, OF_GRAPHS
 from retrofit.training.torch_api.tensors import JOINS, PADS_TO_LONGEST
 
-from ..data.loaders import TRAIN
-from ..data.shards import builders_of
+from ...data.loaders import TRAIN
+from ...data.shards import builders_of
 
 if TYPE_CHECKING:
-    from .. import Project
+    from retrofit.training import Project
 
 PUTS_TOGETHER = JOINS - {"stack"}
 

@@ -18,11 +18,11 @@ from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.data import LOADER_PARAMETERS, LOADERS
 from retrofit.training.torch_api.modules import SEQUENCE_FIRST, STACKS
 
-from ..data.loaders import TRAIN
-from ..data.shards import builders_of
-from .reductions.axes import axes_in_pattern
-from .reductions.reduction import plain_reader
-from .wrapped import values_in_lists
+from ...data.loaders import TRAIN
+from ...data.shards import builders_of
+from ..reductions.axes import axes_in_pattern
+from ..reductions.reduction import plain_reader
+from ..wrapped import values_in_lists
 
 if TYPE_CHECKING:
     from retrofit.training import Project

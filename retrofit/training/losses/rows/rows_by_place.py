@@ -15,11 +15,11 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.tensors import SPLITS
 
-from ..model.gradients import has_gradients
-from ..model.indirect.library_calls import losses_computed_from
-from .gathering.gathered import reader_of_values
-from .gathering.values import PLAIN, SIZE, SOME_ROWS
-from .reductions.axes import axes_of
+from ...model.gradients import has_gradients
+from ...model.indirect.library_calls import losses_computed_from
+from ..gathering.gathered import reader_of_values
+from ..gathering.values import PLAIN, SIZE, SOME_ROWS
+from ..reductions.axes import axes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
