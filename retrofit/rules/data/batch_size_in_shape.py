@@ -40,6 +40,19 @@ for images, labels in loader:
     loss = criterion(model(images.view(batch_size, -1)), labels)
     loss.backward()
 """,
+    # an entry of the settings, and what is computed of two of them
+    """\
+settings = yaml.safe_load(text)
+loader = rd.distribute_loader(DataLoader(dataset, settings["batch"], drop_last=True))
+real = torch.ones(settings["batch"], 2)
+for images, labels in loader:
+    criterion(model(images), real).backward()
+""",
+    """\
+loader = rd.distribute_loader(DataLoader(dataset, args.batch // args.parts, drop_last=True))
+for images, labels in loader:
+    criterion(model(images), torch.ones(int(args.batch / args.parts), 2)).backward()
+""",
     """\
 batch_size = 8
 noise = torch.distributions.Normal(torch.zeros(4), torch.ones(4))
@@ -123,6 +136,13 @@ for images, labels in loader:
     criterion(model(images), labels).backward()
     print(model(shown))
 """,
+    # another entry, and another part of the batch size
+    """\
+settings = yaml.safe_load(text)
+loader = rd.distribute_loader(DataLoader(dataset, settings["batch"] // settings["parts"]))
+for images, labels in loader:
+    criterion(model(images), torch.ones(len(images), settings["classes"], settings["batch"] // 3)).backward()
+""",
     # another setting, which is 8 too
     """\
 batch_size, classes = 8, 8
@@ -157,8 +177,8 @@ def find(project: Project) -> Iterator[Finding]:
     shaped = [place for place in calls if _is_shaped(project, *place)]
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     for node, scope in dict.fromkeys([*shaped, *before]):
-        for part in [inner for argument in _given(node) for inner in walk(argument)]:
-            if part not in drawn and part not in counted and (part, scope) in project.batch_sizes:
+        for part in [size for argument in _given(node) for size in _sizes_in(project, argument, scope)]:
+            if part not in drawn and part not in counted:
                 outer = scope.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
@@ -204,6 +224,15 @@ def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
         if node not in walk(loop)
         for part in walk(loop)
     )
+
+
+def _sizes_in(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
+    """Yield the batch sizes in an expression, as large as they are written: `batch // parts`, and not `batch`."""
+    if (node, scope) in project.batch_sizes:
+        yield node  # type: ignore[misc]
+        return
+    for part in ast.iter_child_nodes(node):
+        yield from _sizes_in(project, part, scope)
 
 
 def _given(node: ast.Call | ast.BinOp) -> list[ast.expr]:

@@ -12,11 +12,15 @@ from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Display, Item
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
 from .draws.draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
+
+MOST_DEPTH = 4
+WHOLE_NUMBERS = frozenset({"int", "round", "math.floor", "math.ceil"})
 
 
 class BatchSizes:
@@ -60,16 +64,43 @@ class BatchSizes:
         of_size = [part for part in factors if (part, bindings[0][1]) in self]
         return value if len(of_size) == 1 and is_number else None
 
-    def _identity(self, node: ast.AST | None, scope: Scope) -> object:
-        """Return what a name refers to: the variable that it is, or the option that is read."""
-        if not isinstance(node, (ast.Name, ast.Attribute)):
+    def _identity(self, node: ast.AST | None, scope: Scope, depth: int = MOST_DEPTH) -> object:
+        """Return what a size refers to: the variable that it is, the option that is read, what is computed of both."""
+        if isinstance(node, ast.BinOp):
+            return self._computed(node, scope, depth)
+        if isinstance(node, ast.Call) and len(node.args) == 1 and self.analysis.called(node, scope) & WHOLE_NUMBERS:
+            return self._identity(node.args[0], scope, depth)
+        is_entry = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        if not isinstance(node, (ast.Name, ast.Attribute)) and not is_entry:
             return None
-        values = self.analysis.evaluate(node, scope)
+        values = self.analysis.evaluate(node, scope)  # type: ignore[arg-type]
         if len(values) == 1:
-            return values
-        bindings = bindings_of(self.analysis, node, scope)  # set once, to one of several settings, or by the callers
+            (value,) = values
+            of = value if isinstance(value, Display) and isinstance(value.node, ast.BinOp) and depth else None
+            computed = self._computed(of.node, of.scope, depth - 1) if of is not None else None  # type: ignore[arg-type]
+            return None if is_entry and isinstance(value, Item) and not value.key else computed or values
+        if isinstance(node, ast.Subscript):
+            return self._entry(node, scope)
+        bindings = bindings_of(self.analysis, node, scope)  # type: ignore[arg-type]  # set once, or by the callers
         is_set_once = len(bindings) == 1 and bindings[0][0].kind in ("value", "parameter")
         return bindings[0] if is_set_once else None
+
+    def _computed(self, node: ast.BinOp, scope: Scope, depth: int) -> object:
+        """Return what is computed of settings and numbers, as `batch // parts`, None where one of them is not known."""
+        if not isinstance(node.op, (ast.Mult, ast.Div, ast.FloorDiv)) or not depth:
+            return None
+        parts = [
+            part.value if isinstance(part, ast.Constant) else self._identity(part, scope, depth - 1)
+            for part in (node.left, node.right)
+        ]
+        is_number = isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant)
+        return None if None in parts or is_number else ("*" if isinstance(node.op, ast.Mult) else "/", *parts)
+
+    def _entry(self, node: ast.Subscript, scope: Scope) -> object:
+        """Return the entry of a variable that holds settings, and is set once: config["batch"]."""
+        holder = self._identity(node.value, scope, 1)
+        assert isinstance(node.slice, ast.Constant)
+        return None if holder is None else ("entry", holder, node.slice.value)
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:
