@@ -123,3 +123,19 @@ def test_two_processes_have_one_folder(tmp_path: Path, launcher: Launcher) -> No
     run = launcher.run(tmp_path, "after.py", [], world_size=2)
     assert run["statuses"] == [0, 0], run["outputs"]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run_7", "run_8"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model = nn.Linear(1, len(os.listdir('data'))).double()",
+        "model = Net(glob.glob('data/*')[-1]).to('cpu')",
+        "number = len(os.listdir('data'))\nmodel = nn.Sequential(nn.Linear(1, number))",
+    ],
+)
+def test_what_is_in_a_file_or_a_model_is_no_name(line: str, tmp_path: Path) -> None:
+    net = "class Net(nn.Module):\n    def __init__(self, name):\n        super().__init__()\n"
+    net += "        self.layer = nn.Linear(1, 1)\n\n    def forward(self, x):\n        return self.layer(x)\n\n\n"
+    train = TRAIN.replace("model = nn.Linear(1, 1)", line).replace("os.path.join(out, ", "os.path.join('out', ")
+    lines = converted(tmp_path, HEAD + net + train.replace(", out)", ")"))
+    assert not any("broadcast_object" in line for line in lines)

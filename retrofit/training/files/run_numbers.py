@@ -19,7 +19,7 @@ from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass
-from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE
+from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE, PATH_POSITIONS
 
 from ..loops import LOOPS, LoopNode
 from .missing_files import is_asking
@@ -56,6 +56,11 @@ class _Search:
         self.analysis = analysis
         self.named = named
         self.outputs = {call for call, _ in named}
+        kept = [
+            (call, max(PATH_POSITIONS.get(name, 0) for name in analysis.called(call, scope) | {""}))
+            for call, scope in named
+        ]
+        self._contents = {part for call, position in kept for part in call.args[:position]}  # what a file gets
         self.returned: dict[ast.AST, int] = {}  # by function
         self._counters: dict[LoopNode, set[str]] = {}
 
@@ -153,7 +158,13 @@ class _Search:
         return NUMBER if found and is_reduced else found
 
     def _makes(self, call: ast.Call, scope: Scope) -> bool:
-        """Return whether a call makes an object of the project: that it is given a name makes it none."""
+        """Return whether a call makes an object of the project: that it is given a name makes it none.
+
+        It may be handed through methods of a library: Model(number).to(device).
+        """
+        inner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if isinstance(inner, ast.Call) and not self.analysis.functions_called(call, scope):
+            return self._makes(inner, scope)
         return any(isinstance(value, LocalClass) for value in self.analysis.evaluate(call.func, scope))
 
     def _lists(self, call: ast.Call, scope: Scope) -> bool:
@@ -198,7 +209,12 @@ class _Search:
 
     def _is_output_named(self, names: frozenset[str], scope: Scope) -> bool:
         wide = {name for name in names if "." in name or scope.parent is None}
-        return any(_has(call, names if where is scope else wide) for call, where in self.named)
+        return any(
+            _has(part, names if where is scope else wide)
+            for call, where in self.named
+            for part in (call.func, *call.args, *call.keywords)
+            if part not in self._contents
+        )
 
     def _handed_on(self, held: tuple[frozenset[str], Scope]) -> Iterator[tuple[frozenset[str], Scope]]:
         """Yield the parameters for which calls in a function give one of its names."""
