@@ -116,6 +116,29 @@ def test_what_is_read_in_the_next_epoch_is_waited_for(tmp_path: Path) -> None:
     assert lines.count("rd.barrier()") == 1
 
 
+REPLACED = {
+    "a list of files": "keep('list.json', names)",
+    "opened here": "with open('list.json', mode='w') as file:\n    file.write(str(names))",
+    "a checkpoint": "torch.save(names, 'list.json')",
+    "removed": "os.remove('list.json')",
+}
+
+
+@pytest.mark.parametrize("way", REPLACED)
+def test_what_all_processes_read_is_not_replaced_before_they_have(way: str, tmp_path: Path) -> None:
+    read = ["keep('list.json', [epoch])", "names = get('list.json')", "for name in names[3:]:", "    os.remove(name)"]
+    lines = converted(tmp_path, script([*read, *REPLACED[way].splitlines()]))
+    assert lines[lines.index("names = get('list.json')") - 1] == "rd.barrier()"
+    after = lines[len(lines) - lines[::-1].index("rd.barrier()") :]
+    replaced = REPLACED[way].partition("(")[0]
+    assert next(line for line in after if line != "if rd.is_main_process():").startswith(replaced)
+
+
+def test_a_step_is_a_wait_of_its_own(tmp_path: Path) -> None:
+    text = script(["torch.save(1, 'best.pt')", "best = torch.load('best.pt')"])
+    assert converted(tmp_path, text).count("rd.barrier()") == 1
+
+
 def test_what_is_prepared_before_the_training_is_waited_for(tmp_path: Path) -> None:
     before = ["keep('samples.json', [1, 2])", "samples = get('samples.json')"]
     lines = converted(tmp_path, script([], before))

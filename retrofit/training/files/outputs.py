@@ -85,7 +85,7 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
     if not isinstance(node.func, ast.Attribute):
         return
     if _makes_base(node, scope, analysis, FILE_HANDLERS):
-        yield Output(OPEN, "__init__", node, scope)
+        yield Output(OPEN, "logging.FileHandler", node, scope)
         return
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
     is_written = node.func.attr in WRITING_METHODS or _saves_file(node) or _writes_object(analysis, node, scope)

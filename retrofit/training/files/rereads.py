@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from retrofit.analysis.calls import body_of
+from retrofit.analysis.calls import argument_for, body_of
 from retrofit.analysis.files.runtime_names import RUNTIME
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
@@ -28,6 +28,7 @@ from retrofit.training.torch_api.files import (
     READING_METHODS,
     REMOVERS,
 )
+from retrofit.training.torch_api.output import FILE_LOGGERS
 from retrofit.training.torch_api.runtime import COMBINING, MAIN_FIRST, WITH_COLLECTIVES
 
 from .outputs import FOLDER, OPEN, SAVE, STORE, WRITE, Output, opens_for_writing, opens_own_path
@@ -35,8 +36,10 @@ from .path_names import Names, names_of_read, path_names
 
 ANY = "*"  # what a command writes, which only the command knows
 FOLDERS_MADE = {"os.makedirs", "os.mkdir"}
+LOGS = FILE_LOGGERS | {"logging.basicConfig"}
 NOTHING: Names = frozenset()
-NEVER_READ = {"torch", "numpy", RUNTIME.partition(".")[0]}  # packages of which READERS has the functions that read
+# Packages of which READERS has the functions that read, and files that are open.
+NEVER_READ = {"torch", "numpy", "open", RUNTIME.partition(".")[0]}
 
 
 @dataclass
@@ -78,7 +81,8 @@ class Rereads:
     ) -> None:
         self.analysis, self._training, self._met, self._alone = analysis, training, met, alone
         self._shown = {output.call for output in outputs}
-        self._outputs = {output.call: output for output in outputs if output.kind in (OPEN, STORE, SAVE, WRITE, FOLDER)}
+        kept = [output for output in outputs if output.name not in LOGS]  # a log is read when all is over
+        self._outputs = {output.call: output for output in kept if output.kind in (OPEN, STORE, SAVE, WRITE, FOLDER)}
         self._summaries: dict[Scope, _Summary] = {}
         self._current = _Summary()
         self._reading: set[str] = set()  # what the processes have been waiting for, and may not have read yet
@@ -136,11 +140,12 @@ class Rereads:
             self._current.meets = True
             return set()
         written = self._expressions(statement, scope, written)
-        has_met = self._current.meets
+        has_met, reading = self._current.meets, set(self._reading)
         if isinstance(statement, ast.stmt):  # not what a lambda gives
             written = self._blocks(statement, scope, written)
         if not isinstance(statement, (ast.With, ast.AsyncWith)):
             self._current.meets = has_met  # in a branch, or in a loop that may run no step
+            self._reading |= set() if statement in self._training else reading
         return written
 
     def _blocks(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
@@ -148,6 +153,7 @@ class Rereads:
             once = self._block(statement.body, scope, set(written))
             again = self._block(statement.body, scope, set(once))
             if statement in self._training:
+                self._reading = set()
                 written = set()  # the steps are what they meet in; what is written in a step may come after that
             return self._block(statement.orelse, scope, written | once | again)
         if isinstance(statement, ast.If):
@@ -173,11 +179,12 @@ class Rereads:
         names = self.analysis.called(call, scope)
         if names & (BARRIERS | COMBINING | WITH_COLLECTIVES):
             self._current.meets = True
+            self._reading = set()
             return set()
         output = self._outputs.get(call)
         if output is not None:
             own = self._written_by(output)
-            if output.name in REMOVERS and _are_same(own, self._reading):
+            if self._replaces(output) and _are_same(own, self._reading) and not self._alone(scope, call):
                 self._wait(statement, scope, call)
                 self._reading = set()
             return written | own
@@ -188,7 +195,12 @@ class Rereads:
         is_reader = is_reader or (not written <= {ANY} and _are_same(given, written))
         is_reader = is_reader and not opens_for_writing(self.analysis, call, scope)  # open(rd.path_on_main(path), "a")
         functions = self.analysis.functions_called(call, scope)
+        reading = set(self._reading)
         inside = [self._function(function.scope) for function in functions]
+        replaced = [summary for summary in inside if _are_same(summary.written, reading) and not summary.meets]
+        if replaced and not self._alone(scope, call):
+            self._wait(statement, scope, call)
+            self._reading = set()
         read = self._paths_read(call, scope) if is_reader and not functions else set()
         for summary in inside:
             read |= summary.read
@@ -205,6 +217,14 @@ class Rereads:
             self._current.meets = True
             written = set()
         return written.union(*(summary.written - {ANY} for summary in inside))
+
+    def _replaces(self, output: Output) -> bool:
+        """Return whether what was in a file is gone then, which other processes may still read."""
+        if output.name in REMOVERS or output.kind == SAVE:
+            return True
+        mode = argument_for(output.call, ["file", "mode"], "mode") if output.kind == OPEN else None
+        modes = self.analysis.evaluate(mode, output.scope) if mode is not None else ()
+        return any(str(getattr(getattr(each, "node", None), "value", "")).startswith("w") for each in modes)
 
     def _wait(self, statement: ast.stmt, scope: Scope, call: ast.Call) -> None:
         place = self._before_tests(statement, scope)
