@@ -240,6 +240,18 @@ def block_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
     return [statement]
 
 
+def is_elif(source: Source, statement: ast.AST) -> bool:
+    """Return whether an `if` is written as a further branch of another one, where it has no block of its own."""
+    return isinstance(statement, ast.If) and source.text.startswith("elif", source.span(statement)[0])
+
+
+def whole_branches(source: Source, statement: ast.stmt) -> ast.stmt:
+    """Return the statement next to which lines can be put: for an `elif` the `if` that it belongs to."""
+    while is_elif(source, statement):
+        statement = source.parents[statement]  # type: ignore[assignment]
+    return statement
+
+
 def indentation(source: Source, statement: ast.stmt) -> str:
     """Return the white space at the start of a statement's line."""
     start, _ = source.span(statement)

@@ -91,16 +91,36 @@ def test_the_wrapper_knows_what_is_called(loss: str, methods: str, tmp_path: Pat
     assert f"model = rd.distribute_model(model{methods})" in converted(tmp_path, SCRIPT.replace("LOSS", loss))
 
 
+@pytest.mark.parametrize("loss", ["F.mse_loss(model.decode(PART), x)", "PART.mean()"])
+def test_the_forward_of_a_part_is_called_as_that_part(loss: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.replace("LOSS", f"loss = {loss}".replace("PART", "model.encoder.forward(x)")))
+    assert f"loss = {loss}".replace("PART", "model.encoder(x)") in lines
+    methods = '"decode", "encoder"' if "decode" in loss else '"encoder"'
+    assert f"model = rd.distribute_model(model, methods=[{methods}])" in lines
+
+
 STEPPING = """\
 import torch
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.encode(x)
+
+    def encode(self, x):
+        return self.layer(x)
+
+
 class Learner(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.heads = nn.Linear(4, 2), nn.ModuleList([nn.Linear(2, 2)])
+        self.layer, self.heads, self.part = nn.Linear(4, 2), nn.ModuleList([nn.Linear(2, 2)]), Part()
         self.scale = nn.Parameter(torch.ones(2))
 
     def forward(self, x):
@@ -140,6 +160,9 @@ RUNS = [("", LOOP), (FIT, "learner.fit(loader, optimizer)")]
         ("loss = self.forward(x).mean()", '["forward"]'),
         ("loss = self.encode(x).mean()", '["layer"]'),
         ("loss = self.heads[0](self(x)).mean()", '["forward", "heads"]'),
+        ("loss = self.heads[0].forward(self.layer.forward(x)).mean()", '["heads", "layer"]'),
+        ("loss = self.part.encode(x).mean()", '["part.layer"]'),
+        ("loss = self.part.forward(x).mean()", '["part"]'),
     ],
 )
 def test_a_model_that_trains_itself_is_entered_from_inside(

@@ -112,6 +112,19 @@ def test_a_number_that_some_processes_do_not_count(tmp_path: Path) -> None:
     assert not finding.edits and finding.place.line == 12
 
 
+def test_a_number_of_one_branch_of_several_is_agreed_after_all_of_them(tmp_path: Path) -> None:
+    naming = (
+        "found = sorted(glob.glob('*.pt'))\nif 'START' in os.environ:\n    n = 1\nelif len(found) >= 1:\n"
+        "    n = int(found[-1][:-3])\nelse:\n    n = 0\nout = str(n)\n"
+    )
+    assert "n = rd.collectives.broadcast_object(n)" in converted(tmp_path, HEAD + naming + MAKE + TRAIN)
+    train = TRAIN.replace("model = nn.Linear(1, 1)\n", "")
+    made = naming
+    for value in ("1", "0", "int"):
+        made = made.replace(f"    n = {value}", f"    model = nn.Linear(1, 1)\n    n = {value}")
+    assert sum("broadcast_object" in line for line in converted(tmp_path, HEAD + made + MAKE + train)) == 1
+
+
 def test_two_processes_have_one_folder(tmp_path: Path, launcher: Launcher) -> None:
     slow = FUNCTION.replace(
         "    numbers = []", "    time.sleep(0.5 * int(os.environ.get('RANK', 0)))\n    numbers = []"

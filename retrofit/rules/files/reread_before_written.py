@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.edits import insert_before
+from retrofit.analysis.edits import insert_before, whole_branches
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within, reached_calls, reached_nodes
 from retrofit.analysis.nodes import walk
@@ -20,7 +20,7 @@ from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.distributed.ranks.rank_branches import rank_branches_of
 from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
 from retrofit.training.files.guards import runs_on_some
-from retrofit.training.files.rereads import Rereads, before_branches
+from retrofit.training.files.rereads import Rereads
 from retrofit.training.placement import block_of
 from retrofit.training.torch_api.distributed import BARRIERS
 
@@ -101,7 +101,7 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     rereads = Rereads(analysis, project.outputs, training, met, is_alone)
     for reread in rereads.run(analysis.module_scopes[project.entry], functions):
         source, statement = reread.scope.source, reread.statement
-        place = before_branches(source, statement)
+        place = whole_branches(source, statement)
         branches = rank_branches_of(project)
         is_even = not (
             any(isinstance(outer, ast.ExceptHandler) for outer in source.ancestors(place))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, block_of, insert_after, surround
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -159,10 +160,11 @@ def _agreeing(numbered: Numbered) -> list[Edit]:
 
 
 def _is_agreed(project: Project, numbered: Numbered) -> bool:
-    """Return whether a statement, or the next one, hands out the name of one process."""
+    """Return whether a statement, the next one or a later one for the name hands out the name of one process."""
     block = block_of(numbered.scope.source, numbered.node)
     position = block.index(numbered.node)
-    parts = (part for statement in block[position : position + 2] for part in walk(statement))
+    later = [s for s in block[position + 2 :] if isinstance(s, ast.Assign) and stored_names([s]) & {*numbered.names}]
+    parts = (part for statement in [*block[position : position + 2], *later] for part in walk(statement))
     return any(isinstance(p, ast.Call) and project.leads_to_collective(p, numbered.scope) for p in parts)
 
 

@@ -6,7 +6,7 @@ import ast
 import json
 from collections.abc import Iterator
 
-from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before, under_condition
+from retrofit.analysis.edits import Edit, block_of, insert_after, insert_before, replace, under_condition
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.nodes import walk
@@ -19,7 +19,7 @@ from retrofit.training import Project
 from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.indirect.unseen_models import unseen_models
-from retrofit.training.model.models import Model
+from retrofit.training.model.models import FORWARD, Model
 from retrofit.training.model.modules import is_module
 from retrofit.training.model.places import place_after, places_before_training
 from retrofit.training.placement import condition_at
@@ -91,6 +91,7 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
+    seen: set[ast.Call] = set()
     for model in project.models:
         if is_wrapped(project, model) or _only_looks(project, model):
             continue
@@ -114,8 +115,20 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         again = dict.fromkeys([*_rebuilt(project, model, statement), *_made_again(project, model, statement)])
         edits = [_wrap_after(project, model, source, later) for later in (statement, *again)]
-        yield found(RULE, source, statement, message, edits)
+        yield found(RULE, source, statement, message, edits + list(_seen_by_hooks(model, seen)))
     yield from _of_unseen(project)
+
+
+def _seen_by_hooks(model: Model, seen: set[ast.Call]) -> Iterator[Edit]:
+    """Yield edits that call the parts of a model as such: `model.encoder(x)` for model.encoder.forward(x)."""
+    for call in model.calls:
+        function = call.call.func
+        is_part = call.method not in FORWARD and isinstance(function, ast.Attribute) and function.attr == "forward"
+        if is_part and call.call not in seen:
+            seen.add(call.call)
+            source = call.scope.source
+            part = slice(*source.span(function.value))  # type: ignore[attr-defined]
+            yield replace(source, function, source.text[part])
 
 
 def _of_unseen(project: Project) -> Iterator[Finding]:

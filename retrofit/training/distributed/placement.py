@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import Edit, block_of, insert_before, replace, surround
+from retrofit.analysis.edits import Edit, block_of, insert_before, is_elif, replace, surround, whole_branches
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, own_nodes
@@ -120,15 +120,14 @@ class _Placing:
         statement = self.source.statement(reduction.value)
         guard = self._outermost_guard(reduction)
         if guard is None:
-            is_header = isinstance(statement, ast.While) or _is_elif(self.source, statement)
+            is_header = isinstance(statement, ast.While) or is_elif(self.source, statement)
             if not is_header and is_always_evaluated(self.source, reduction.value):
                 block = block_of(self.source, statement)
                 yield _Spot(reduction, block, block.index(statement), is_forced=False)
             return
         if reduction.call is not None:
             return
-        while _is_elif(self.source, guard):
-            guard = self.source.parents[guard]  # type: ignore[assignment]
+        guard = whole_branches(self.source, guard)
         unit = binding_expression(self.source, reduction.value)
         block = block_of(self.source, guard)
         index = self._before_neighbours(block, block.index(guard), reduction.value)
@@ -298,13 +297,6 @@ def _figure(source: Source, value: ast.expr) -> ast.expr:
 def _shape(figure: ast.expr, value: ast.expr) -> str:
     """Return how a figure is read from a value, as `value.item()`: figures of one shape and value are the same."""
     return "" if figure is value else "float" if isinstance(figure.func, ast.Name) else "item"  # type: ignore[attr-defined]
-
-
-def _is_elif(source: Source, statement: ast.stmt) -> bool:
-    parent = source.parents.get(statement)
-    if not isinstance(statement, ast.If) or not isinstance(parent, ast.If) or parent.orelse != [statement]:
-        return False
-    return source.text.startswith("elif", source.span(statement)[0])
 
 
 def _until(nodes: Iterable[ast.AST], end: ast.AST) -> Iterator[ast.AST]:

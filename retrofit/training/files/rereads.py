@@ -9,7 +9,6 @@ from typing import Any
 
 from retrofit.analysis.calls import argument_for, body_of
 from retrofit.analysis.files.runtime_names import RUNTIME
-from retrofit.analysis.files.source import Source
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_in
 from retrofit.analysis.nodes import children, walk
@@ -280,10 +279,3 @@ class Rereads:
 
 def _are_same(read: Collection[str], written: Collection[str]) -> bool:
     return not set(read).isdisjoint(set(written) - {ANY})
-
-
-def before_branches(source: Source, statement: ast.stmt) -> ast.stmt:
-    """Return the statement before which one can be put that is done before `statement`: not an `elif`."""
-    while isinstance(statement, ast.If) and source.text.startswith("elif", source.span(statement)[0]):
-        statement = source.parents[statement]  # type: ignore[assignment]
-    return statement

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from retrofit.analysis.calls import argument_for, given_parameters, returns_of
+from retrofit.analysis.edits import whole_branches
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.flow.sources import closure
@@ -115,7 +116,8 @@ class _Search:
         is_common = all(test in around for test in tests)
         for test in tests:
             if test in around:
-                return Numbered(test, scope, names, is_common and all(_is_bound(n, test, scope) for n in names))
+                whole: ast.If = whole_branches(scope.source, test)  # type: ignore[assignment]
+                return Numbered(whole, scope, names, is_common and all(_is_bound(n, whole, scope) for n in names))
         return Numbered(node, scope, names, is_common)
 
     def _levels(self, scope: Scope, clean: set[str]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.model.modules import classes_of, is_layer, is_module
+from retrofit.training.model.modules import classes_of, is_layer, is_module, layer_run
 from retrofit.training.torch_api.modules import WRAPPERS
 
 from ..loops import Path
@@ -162,6 +162,7 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
             is_module(analysis, value) for value in analysis.evaluate(node.func.value, scope)
         ):
             yield Call(node, scope, node.func.attr), node.func.value
+            yield from _of_layer(analysis, node, scope) if node.func.attr == "forward" else ()
 
 
 def _of_libraries(analysis: Analysis, paths: list[Path], is_trained: _Trained) -> Iterator[tuple[Call, ast.expr]]:
@@ -173,7 +174,8 @@ def _of_libraries(analysis: Analysis, paths: list[Path], is_trained: _Trained) -
 
 def _of_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[tuple[Call, ast.expr]]:
     """Yield the models that the layer which a call runs is of: `model` of model.heads["box"](z)."""
-    part, names = call.func, []
+    part: ast.expr = layer_run(analysis, call, scope)
+    names: list[str] = []
     layer = part.value if isinstance(part, ast.Subscript) else part
     if not any(is_layer(analysis, value) for value in analysis.evaluate(layer, scope)):
         return

@@ -34,3 +34,17 @@ def classes_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Scope]:
 def is_layer(analysis: Analysis, value: Value) -> bool:
     """Return whether a value is a module of the project, or something that torch.nn has made."""
     return is_module(analysis, value) or (isinstance(value, Result) and value.builder.startswith(LAYER_PACKAGE))
+
+
+def layer_run(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr:
+    """Return what a call runs: `self.encoder` of self.encoder.forward(x), too, which no hook of that layer sees."""
+    function = call.func
+    is_forward = isinstance(function, ast.Attribute) and function.attr == "forward"
+    return function.value if is_forward and runs_layer(analysis, function.value, scope) else function  # type: ignore[attr-defined]
+
+
+def runs_layer(analysis: Analysis, function: ast.expr, scope: Scope) -> bool:
+    """Return whether a call of this runs a layer: self.layers[0](x) too."""
+    while isinstance(function, ast.Subscript):
+        function = function.value
+    return any(is_layer(analysis, value) for value in analysis.evaluate(function, scope))

@@ -13,7 +13,7 @@ from retrofit.analysis.values.kinds import Instance, LocalFunction
 
 from ..loops import Path
 from .gradients import has_gradients
-from .modules import is_layer, is_module
+from .modules import is_module, layer_run, runs_layer
 
 Run = tuple[ast.Call, Scope, str]  # a call of a module's own layer, or of itself, with the name of what is run
 
@@ -51,26 +51,33 @@ def _method_of(scope: Scope) -> Scope:
 
 
 def _runs(analysis: Analysis, method: Scope) -> Iterator[Run]:
-    """Yield what a method runs with gradients of its module: in its own methods too, but not inside what is run."""
-    waiting, seen = [method], {method}
+    """Yield what a method runs with gradients of its module: in its own methods too, but not inside what is run.
+
+    Of a part of it, whose method is called, what that runs: "encoder.embedding" of self.encoder.encode(x).
+    """
+    waiting, seen = [(method, "")], {(method, "")}
     while waiting:
-        scope = waiting.pop()
+        scope, part = waiting.pop()
         for node in own_nodes(scope.node):
             if not isinstance(node, ast.Call):
                 continue
-            name = _own_name(node.func, scope)
+            function = layer_run(analysis, node, scope)
+            name = _own_name(function, scope)
             if name is None:
                 continue
-            functions = [v for v in analysis.evaluate(node.func, scope) if isinstance(v, LocalFunction)]
+            functions = [v for v in analysis.evaluate(function, scope) if isinstance(v, LocalFunction)]
             if name in ("", "forward"):
                 if has_gradients(analysis, scope, node):
-                    yield node, scope, "forward"
+                    yield node, scope, part.rstrip(".") or "forward"
             elif functions:
-                following = [f.scope for f in functions if isinstance(f.node, FUNCTIONS) and f.scope not in seen]
-                seen.update(following)
-                waiting += following
-            elif _is_run(analysis, node.func, scope) and has_gradients(analysis, scope, node):
-                yield node, scope, name
+                inner = name[: name.rindex(".") + 1] if "." in name else ""
+                if inner and not runs_layer(analysis, function.value, scope):  # type: ignore[attr-defined]
+                    continue  # of an object that is no part of the module
+                run = [(f.scope, part + inner) for f in functions if isinstance(f.node, FUNCTIONS)]
+                waiting += [place for place in run if place not in seen]
+                seen.update(run)
+            elif runs_layer(analysis, function, scope) and has_gradients(analysis, scope, node):
+                yield node, scope, part + name
 
 
 def _own_name(function: ast.expr, scope: Scope) -> str | None:
@@ -80,10 +87,3 @@ def _own_name(function: ast.expr, scope: Scope) -> str | None:
         names += [function.attr] if isinstance(function, ast.Attribute) else []
         function = function.value
     return ".".join(reversed(names)) if is_own(function, scope) else None
-
-
-def _is_run(analysis: Analysis, function: ast.expr, scope: Scope) -> bool:
-    """Return whether a call runs a layer: self.layers[0](x) too."""
-    while isinstance(function, ast.Subscript):
-        function = function.value
-    return any(is_layer(analysis, value) for value in analysis.evaluate(function, scope))
