@@ -12,7 +12,7 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, LocalClass, LocalFunction, Result
@@ -23,6 +23,8 @@ from retrofit.training.torch_api.files import (
     MOVES,
     OPENERS,
     OWN_FOLDERS,
+    OWN_NAMES,
+    RENAMES,
     SAVES_BY_NAME,
     SENDERS,
     TO_TEXT,
@@ -36,6 +38,7 @@ from retrofit.training.torch_api.trackers import TRACKERS
 from .stores import opens_store
 from .trackers import is_tracking
 
+OS_ERRORS = frozenset({"OSError", "FileExistsError", "IOError", "EnvironmentError", "PermissionError", "Exception"})
 FILE_NAME = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}$")  # a text that ends like one
 WRITING_MODE = re.compile(r"(?=.*[wax+])[rwaxbt+U]{1,4}")  # of open()
 SAVE, WRITE, FOLDER, OPEN, STORE, TRACKER, TRACK, PRINT, BAR, LOGGER, SHOW = (
@@ -58,6 +61,8 @@ def find_outputs(analysis: Analysis) -> list[Output]:
     found = [output for node, scope in reached_calls(analysis) for output in _output_of(analysis, node, scope)]
     if calls_named(analysis, OWN_FOLDERS.keys()):
         found = [output for output in found if not _is_in_own_folder(analysis, output)]
+    if calls_named(analysis, RENAMES):
+        found = [output for output in found if not _is_renamed_by_first(analysis, output)]
     return sorted(found, key=lambda output: output.scope.source.place(output.call))
 
 
@@ -128,6 +133,30 @@ def _is_in_own_folder(analysis: Analysis, output: Output) -> bool:
     calls = [(origin.node, origin.scope) for origin in places if isinstance(origin.node, ast.Call)]
     own = [place for place in calls if analysis.called(*place) & OWN_FOLDERS.keys()]
     return any(folder_of_temporary(analysis, *place) is None for place in own)
+
+
+def _is_renamed_by_first(analysis: Analysis, output: Output) -> bool:
+    """Return whether a script lets each process make something of its own, of which the first gets the final name.
+
+    The others find that taken, by an error that is caught: nothing has to be done for several processes.
+    """
+    scope = output.scope
+    given = {origin.node for part in output.call.args for origin in computed_from(analysis, part, scope)}
+    for node in own_nodes(scope.node):
+        if isinstance(node, ast.Try) and any(map(_catches_taken, node.handlers)):
+            for call in (part for statement in node.body for part in walk(statement) if isinstance(part, ast.Call)):
+                if analysis.called(call, scope) & RENAMES and call.args:
+                    made_of = [o for o in computed_from(analysis, call.args[0], scope) if isinstance(o.node, ast.Call)]
+                    own = [o.node for o in made_of if analysis.called(o.node, o.scope) & OWN_NAMES]  # type: ignore[arg-type]
+                    if given.intersection(own):
+                        return True
+    return False
+
+
+def _catches_taken(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler catches the error of a name that is taken."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or last_name(kind) in OS_ERRORS for kind in kinds)
 
 
 def folder_of_temporary(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import argument_for, given_parameters, last_name
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
@@ -23,6 +24,7 @@ from retrofit.training.torch_api.files import (
     FILE_COPIES,
     KEEPS_DATA,
     READERS,
+    RENAMES,
     TRAINS_INTO_FILE,
     UNPACK_METHODS,
     prepares_itself,
@@ -37,6 +39,7 @@ from ..model.models import reachable_from_loops
 from .guards import runs_on_one
 from .missing_files import Missing, is_asking, missing_at
 from .outputs import FOLDER, OPEN, SAVE, STORE, WRITE, Output
+from .own_names import makes_name
 
 KEEPING = {SAVE, WRITE, OPEN, STORE}
 COPYING = FILE_COPIES | {"os.rename"}
@@ -92,10 +95,23 @@ class _Search:
         parts = self._run(statements, scope)
         if any(part in self.busy or _yields_in(part, where, scope) for part, where in parts):
             return None
+        calls = [(part, where) for part, where in parts if isinstance(part, ast.Call)]
+        is_renamed = any(self.analysis.called(call, where) & RENAMES for call, where in calls)
+        if not is_renamed and any(self._is_named_by_process(call, where) for call, where in calls):
+            return None  # another one for each process, which none of them finds made
         is_drawn = any(isinstance(part, ast.Call) and draws(self.analysis, part, where) for part, where in parts)
         message = "every process makes what is missing at the same time"
         is_forced = isinstance(node, (ast.If, ast.IfExp)) and isinstance(node.test, ast.BoolOp)
         return Preparation(node, scope, tuple(statements), message, is_drawn, is_forced)
+
+    def _is_named_by_process(self, call: ast.Call, scope: Scope) -> bool:
+        """Return whether this makes a file or a folder with the time, or chance, in its name."""
+        output = self.outputs.get(call)
+        if output is None or output.kind not in KEEPING | {FOLDER}:
+            return False
+        paths = [origin for part in output.call.args for origin in computed_from(self.analysis, part, scope)]
+        calls = [(origin.node, origin.scope) for origin in paths if isinstance(origin.node, ast.Call)]
+        return any(makes_name(self.analysis, call, where) for call, where in calls)
 
     def _downloads(self, call: ast.Call, scope: Scope) -> bool:
         """Return whether a call fetches data, or may by its flag: `MNIST(root, download=is_new)`, `Planetoid(root)`."""

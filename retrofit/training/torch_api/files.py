@@ -169,6 +169,9 @@ HARMLESS_COMMANDS = frozenset({"mkdir", "rm", "rmdir", "clear", "cls", "nvidia-s
 # The time, and names made of it or of chance: other ones in each process.
 DATES = frozenset({"time.time", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow"})
 OWN_CLOCKS = DATES | CLOCKS  # of each process
+# What gives a process a name that no other one has; what gives a file or a folder another name.
+OWN_NAMES = frozenset({"uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp", "tempfile.mktemp", "os.getpid"})
+RENAMES = frozenset({"os.rename", "os.replace", "shutil.move"})
 UNIQUE_NAMES = frozenset({
     "time.strftime", "time.ctime", "time.asctime", "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp",
     *(f"{date}.{method}" for date in DATES for method in ("strftime", "isoformat", "ctime")),
