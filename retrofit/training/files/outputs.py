@@ -93,7 +93,7 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
         yield Output(OPEN, "logging.FileHandler", node, scope)
         return
     is_own = any(isinstance(value, LocalFunction) for value in analysis.evaluate(node.func, scope))
-    is_written = node.func.attr in WRITING_METHODS or _saves_file(node) or _writes_object(analysis, node, scope)
+    is_written = node.func.attr in WRITING_METHODS or any(test(analysis, node, scope) for test in METHOD_TESTS)
     if not is_own and is_written:
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node) and not _is_of_module(analysis, node.func.value, scope):
@@ -237,12 +237,25 @@ def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     )
 
 
-def _saves_file(call: ast.Call) -> bool:
-    """Return whether this is `image.save(path + ".png")` or `scripted.save("model.pt")`: an object of a library."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not call.args:
+def _saves_file(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is `image.save(path + ".png")` or `animation.save(path)`: an object of a library."""
+    assert isinstance(call.func, ast.Attribute)
+    if call.func.attr != "save" or not call.args:
         return False
     texts = (part.value for part in walk(call.args[0]) if isinstance(part, ast.Constant))
-    return any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts)
+    if any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts):
+        return True
+    made = [value for value in analysis.evaluate(call.func.value, scope) if isinstance(value, Result)]
+    is_statement = isinstance(scope.source.parents[call], ast.Expr)
+    return is_statement and bool(made) and all("." in value.builder for value in made)
+
+
+def _moves_itself(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether this is `path.rename(other)`: not that of a table, or a text, which give what has been changed."""
+    assert isinstance(call.func, ast.Attribute)
+    is_one = len(call.args) == 1 and not call.keywords and isinstance(scope.source.parents[call], ast.Expr)
+    is_module = _is_of_module(analysis, call.func.value, scope)
+    return is_one and call.func.attr in ("rename", "replace") and not is_module
 
 
 def _writes_object(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
@@ -253,6 +266,9 @@ def _writes_object(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
         return False
     values = analysis.evaluate(call.func.value, scope)
     return any(isinstance(value, Result) and value.builder.startswith(libraries) for value in values)
+
+
+METHOD_TESTS = (_saves_file, _moves_itself, _writes_object)
 
 
 def opens_own_path(call: ast.Call) -> bool:

@@ -14,6 +14,7 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalClass, Result
@@ -24,6 +25,7 @@ from retrofit.training.torch_api.files import (
     FILE_COPIES,
     KEEPS_DATA,
     READERS,
+    REMOVERS,
     RENAMES,
     TRAINS_INTO_FILE,
     UNPACK_METHODS,
@@ -91,6 +93,8 @@ class _Search:
         missing = missing_at(self.analysis, node, scope)
         if missing is None or not self._prepares(missing) or scope in run_elsewhere(self.analysis):
             return None
+        if any(self._undoes(part, where) for part, where in self._run(missing.otherwise, scope)):
+            return None
         statements = _in_no_loop(scope, missing.whole)
         parts = self._run(statements, scope)
         if any(part in self.busy or _yields_in(part, where, scope) for part, where in parts):
@@ -112,6 +116,15 @@ class _Search:
         paths = [origin for part in output.call.args for origin in computed_from(self.analysis, part, scope)]
         calls = [(origin.node, origin.scope) for origin in paths if isinstance(origin.node, ast.Call)]
         return any(makes_name(self.analysis, call, where) for call, where in calls)
+
+    def _undoes(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether a node, run where the thing is there, ends the program or removes something.
+
+        The processes that come after the first one must not do so: it is rank 0's that they find.
+        """
+        if isinstance(node, ast.Raise):
+            return True
+        return isinstance(node, ast.Call) and bool(self.analysis.called(node, scope) & (EXITS | REMOVERS))
 
     def _downloads(self, call: ast.Call, scope: Scope) -> bool:
         """Return whether a call fetches data, or may by its flag: `MNIST(root, download=is_new)`, `Planetoid(root)`."""

@@ -1,0 +1,76 @@
+"""Results of an earlier run that a script removes, keeps or stops at: rank 0 looks, and all do what follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+SCRIPT = """\
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from matplotlib import animation
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def fail(text):
+    raise RuntimeError(text)
+
+
+out = Path(sys.argv[1])
+LINES
+loader = DataLoader(TensorDataset(torch.randn(32, 3), torch.randn(32, 1)), batch_size=4)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = (model(x) - y).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.save(model.state_dict(), out / "model.pt")
+"""
+ANSWER = "if rd.output.answer_of_main(out.exists):"
+STOPS = {
+    "it ends": "if out.exists():\n    sys.exit('done')\nelse:\n    out.mkdir()",
+    "it fails": "if out.exists():\n    raise FileExistsError(out)\nelse:\n    out.mkdir()",
+    "it fails elsewhere": "if out.exists():\n    fail('there')\nelse:\n    out.mkdir()",
+    "it is removed": "if out.exists():\n    shutil.rmtree(out)\n    sys.argv.append('-f')\nout.mkdir()",
+}
+MOVED = {
+    "a path": ("out.rename(out.with_name('old'))", True),
+    "over another": ("out.replace(out.with_name('old'))", True),
+    "a text": ("sys.argv[1].replace('a', 'b')", False),
+    "a table": ("table = fail.table\ntable.rename(columns={'a': 'b'}, inplace=True)", False),
+    "an animation": ("film = animation.FuncAnimation(None, print)\nfilm.save(sys.argv[1], writer='pillow')", True),
+}
+
+
+def text_of(folder: Path, lines: str) -> str:
+    result = conversion(folder, SCRIPT.replace("LINES", lines))
+    assert not result.refusals
+    return next(file.text for file in result.files if file.path.name == "train.py")
+
+
+@pytest.mark.parametrize("form", STOPS)
+def test_rank_0_looks_for_all_where_a_later_process_would_stop(form: str, tmp_path: Path) -> None:
+    text = text_of(tmp_path, STOPS[form])
+    assert ANSWER in text
+    assert "main_process_first" not in text
+
+
+def test_what_is_read_where_it_is_there_is_made_by_rank_0_first(tmp_path: Path) -> None:
+    lines = "if out.exists():\n    data = torch.load(out)\nelse:\n    data = torch.ones(3)\n    torch.save(data, out)"
+    assert "main_process_first" in text_of(tmp_path, lines)
+
+
+@pytest.mark.parametrize("form", MOVED)
+def test_rank_0_alone_moves_and_writes(form: str, tmp_path: Path) -> None:
+    lines, is_guarded = MOVED[form]
+    last = lines.splitlines()[-1]
+    assert (f"if rd.is_main_process():\n    {last}" in text_of(tmp_path, lines)) is is_guarded
