@@ -14,6 +14,7 @@ from retrofit.training.torch_api.modules import SEQUENCE_FIRST
 from retrofit.training.torch_api.tensors import (
     CLAMPS,
     COMPARISONS,
+    CONVERTS,
     DETACHES,
     DRAWN,
     DRAWN_LIKE,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from .values import ValueReader
 
 SAME = SAME_ARRAY | DETACHES | INTEGER_CASTS | MASK_CASTS | {"requires_grad_", "squeeze", "dropout"}
+SAME |= TENSOR_CLASSES | CONVERTS  # also Variable(x) of old scripts
 OF_ENTRIES = (ENTRYWISE | COMPARISONS | NONLINEAR | CLAMPS | REPEATS | SAME) - JOINS - SPLITS
 REORDERING = JOINS | {"repeat", "repeat_interleave", "tile"}
 # Functions along an axis, with the axis where none is given; the rest is along all of them.
@@ -168,6 +170,17 @@ class CallValues:
 
     # Functions of rows.
 
+    def _axis(
+        self, node: ast.Call, rest: list[ast.expr], scope: Scope, names: tuple[str, ...] = ("dim", "axis")
+    ) -> ast.expr | None:
+        """Return the axis that a call is given, of a variable the one number that it holds."""
+        given = axis_of(node, rest, names)
+        if not isinstance(given, (ast.Name, ast.Attribute)):
+            return given
+        held = [getattr(value, "node", None) for value in self.analysis.evaluate(given, scope)]
+        numbers = {axis_number(each) if isinstance(each, ast.expr) else None for each in held}
+        return held[0] if len(numbers) == 1 and None not in numbers else given
+
     def _of_shape(self, node: ast.Call, name: str, rest: list[ast.expr], scope: Scope, path: Path) -> Value:
         if name == "len":
             return size_along(node, scope, 0)
@@ -178,7 +191,7 @@ class CallValues:
     def _joined(self, node: ast.Call, name: str, given: list[ast.expr], scope: Scope) -> Value:
         """Return what torch.cat and torch.stack make: views, where they are put one after the other."""
         found = self.reader.value(given[0], scope)
-        axis = axis_number(axis_of(node, given[1:]), default=0)
+        axis = axis_number(self._axis(node, given[1:], scope), default=0)
         if found.kind not in ROWS or (axis is not None and axis > 0):
             return found
         if name in ("cat", "concat", "concatenate", "vstack") and axis == 0 and found.kind in (PLAIN, VIEWS):
@@ -193,21 +206,29 @@ class CallValues:
         if name in RESHAPING:
             return self._reshaped(rows, rest, scope)
         if name in SPLITS:
-            axis = axis_number(axis_of(node, rest[1:] if name != "unbind" else rest), default=0)
+            axis = axis_number(self._axis(node, rest[1:] if name != "unbind" else rest, scope), default=0)
             return rows if axis != 0 or (rows.kind == VIEWS and name != "unbind") else other("rows are taken apart")
         if name in TRANSPOSES:
             return self._transposed(name, rows, rest)
         if name == "flatten":
-            start = axis_number(axis_of(node, rest, ("start_dim",)), default=0)
+            start = axis_number(self._axis(node, rest, scope, ("start_dim",)), default=0)
             return rows if start else Value(PARTS) if rows.kind != VIEWS else other("views are flattened")
         if name == "unsqueeze":
-            return rows if axis_number(axis_of(node, rest), default=0) != 0 else other("rows get another first axis")
+            return (
+                rows
+                if axis_number(self._axis(node, rest, scope), default=0) != 0
+                else other("rows get another first axis")
+            )
         if name in ("repeat", "tile"):
             return self._repeated(rows, rest)
         if name == "repeat_interleave":
-            return Value(PARTS) if axis_number(axis_of(node, rest[1:])) == 0 and rows.kind != VIEWS else other(name)
+            return (
+                Value(PARTS)
+                if axis_number(self._axis(node, rest[1:], scope)) == 0 and rows.kind != VIEWS
+                else other(name)
+            )
         if name in ALONG:
-            own = axis_of(node, rest[1:] if name in ("norm", "topk", "normalize", "quantile") else rest)
+            own = self._axis(node, rest[1:] if name in ("norm", "topk", "normalize", "quantile") else rest, scope)
             axis = axis_number(own, default=DEFAULT_AXES.get(name, 0))
             return rows if axis is not None and (axis > 0 or axis == -1) else other("rows of samples become one")
         if name in READS:
