@@ -173,13 +173,14 @@ class CallValues:
     def _axis(
         self, node: ast.Call, rest: list[ast.expr], scope: Scope, names: tuple[str, ...] = ("dim", "axis")
     ) -> ast.expr | None:
-        """Return the axis that a call is given, of a variable the one number that it holds."""
+        """Return the axis that a call is given; of a variable a number that it holds, if all are alike to rows."""
         given = axis_of(node, rest, names)
         if not isinstance(given, (ast.Name, ast.Attribute)):
             return given
         held = [getattr(value, "node", None) for value in self.analysis.evaluate(given, scope)]
         numbers = {axis_number(each) if isinstance(each, ast.expr) else None for each in held}
-        return held[0] if len(numbers) == 1 and None not in numbers else given
+        is_inner = bool(held) and all(number is not None and (number > 0 or number == -1) for number in numbers)
+        return held[0] if is_inner or (len(numbers) == 1 and None not in numbers) else given
 
     def _of_shape(self, node: ast.Call, name: str, rest: list[ast.expr], scope: Scope, path: Path) -> Value:
         if name == "len":

@@ -33,6 +33,7 @@ LAYERS = {
     "LeakyReLU", "Tanh", "Identity", "Linear", "Bilinear", "LayerNorm", "Flatten",
 }  # fmt: skip
 KEEPS = {"append", "extend", "add", "insert"}
+TEXTS = {"format", "str", "repr"}
 ENDS = READS | {"backward", "float", "detach"}  # a number that is shown, or the gradients
 
 
@@ -311,6 +312,8 @@ class Spread:
             raise NotProven("gathered rows would go into the model again, on every rank")
         if name in ("dropout", "grad") or (name.endswith("_like") and "rand" in name):
             raise NotProven(f"{name} is used on the rows of all ranks")
+        if name in TEXTS and not functions:
+            return  # shown: what else is in the text is a figure of its own
         if name in ("len", "isinstance", "print", "type"):
             self.follow(call, scope, is_mixed) if name == "len" else None
             return
