@@ -42,6 +42,11 @@ STOPS = {
     "it fails elsewhere": "if out.exists():\n    fail('there')\nelse:\n    out.mkdir()",
     "it is removed": "if out.exists():\n    shutil.rmtree(out)\n    sys.argv.append('-f')\nout.mkdir()",
 }
+IN_ONE_LINE = {
+    "a conditional": "out.mkdir() if not out.exists() else None",
+    "or": "out.exists() or out.mkdir()",
+    "and": "not out.exists() and out.mkdir()",
+}
 MOVED = {
     "a path": ("out.rename(out.with_name('old'))", True),
     "over another": ("out.replace(out.with_name('old'))", True),
@@ -62,6 +67,14 @@ def test_rank_0_looks_for_all_where_a_later_process_would_stop(form: str, tmp_pa
     text = text_of(tmp_path, STOPS[form])
     assert ANSWER in text
     assert "main_process_first" not in text
+
+
+@pytest.mark.parametrize("form", IN_ONE_LINE)
+def test_a_folder_that_a_line_makes_is_rank_0_s(form: str, tmp_path: Path) -> None:
+    line = IN_ONE_LINE[form]
+    text = text_of(tmp_path, f"{line}\nwidth = 1 if out.exists() else 2")
+    assert f"if rd.is_main_process():\n    {line}\n" in text
+    assert "width = 1 if rd.output.answer_of_main(out.exists) else 2" in text
 
 
 def test_what_is_read_where_it_is_there_is_made_by_rank_0_first(tmp_path: Path) -> None:

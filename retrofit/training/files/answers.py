@@ -49,10 +49,18 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
         asking = [part for part in walk(node.test) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
         asking = [part for part in asking if _is_of_made(analysis, part, scope, made)]
         asking = [part for part in asking if _is_common(analysis, part, scope)]
-        is_left_to_main = isinstance(node, ast.If) and _only_writes([*node.body, *node.orelse], written)
+        is_left_to_main = _only_writes(_decided(node, scope), written)
         if asking and is_left_to_main and not _leads_to(analysis, node, scope, questions):
             continue  # it is rank 0 that asks there
         yield from ((part, scope) for part in asking)
+
+
+def _decided(node: ast.If | ast.Assert | ast.IfExp, scope: Scope) -> list[ast.stmt]:
+    """Return the statements that a test decides about, also as `os.mkdir(path) if is_new else None`."""
+    outer = scope.source.parents[node]
+    if isinstance(node, ast.IfExp) and isinstance(outer, ast.Expr):
+        return [ast.Expr(node.body), ast.Expr(node.orelse)]
+    return [*node.body, *node.orelse] if isinstance(node, ast.If) else [scope.source.statement(node)]
 
 
 def _is_of_made(analysis: Analysis, call: ast.Call, scope: Scope, made: list[Place]) -> bool:
