@@ -182,3 +182,70 @@ def test_a_model_that_functions_hand_to_each_other_is_wrapped_once(tmp_path: Pat
     assert not result.refusals
     assert result.files[0].text.count("rd.distribute_model(") == 1
     assert "    model = rd.distribute_model(model)\n    train = Runner(" in result.files[0].text
+
+
+TWO_NAMES = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def prepare():
+    model = Net()
+    MADE
+    return model, trained
+
+
+class Trainer:
+    def __init__(self):
+        self.loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 1)), batch_size=8)
+        self.model, self.trained = prepare()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def evaluate(self):
+        self.model.eval()
+        total = 0
+        with torch.no_grad():
+            for x, y in self.loader:
+                total += (self.model(x) - y).pow(2).sum().item()
+        return total
+
+    def train(self):
+        for epoch in range(2):
+            for x, y in self.loader:
+                loss = (self.trained(x) - y).pow(2).mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+            print(self.evaluate())
+
+
+Trainer().train()
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "trained = model",
+        "trained = model.to('cpu')",
+        "trained = nn.DataParallel(model) if torch.cuda.device_count() > 1 else model",
+    ],
+)
+def test_a_model_that_another_name_trains_is_refused(made: str, tmp_path: Path) -> None:
+    (refusal,) = conversion(tmp_path, TWO_NAMES.replace("MADE", made)).refusals
+    assert refusal.code == "RF003" and "the one that is trained has another name" in refusal.refusal
+
+
+def test_a_model_that_its_own_name_trains_is_converted(tmp_path: Path) -> None:
+    text = TWO_NAMES.replace("MADE", "trained = model").replace("self.trained(x)", "self.model(x)")
+    assert not conversion(tmp_path, text).refusals

@@ -22,7 +22,9 @@ from retrofit.training.data.loaders import draws_from
 from retrofit.training.distributed.frameworks import find_framework
 from retrofit.training.loops import closure_steps
 from retrofit.training.losses.flow import loss_parts
+from retrofit.training.model.gradients import has_gradients, may_switch_on
 from retrofit.training.model.indirect.trained_copies import trained_copies
+from retrofit.training.model.models import Call
 from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
@@ -264,3 +266,21 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         yield node, source, text, "configured-loss"
     if not project.models:
         yield frame.node, frame.scope.source, "which model is trained could not be found out", "no-model"
+    elif (evaluated := _only_evaluated(project)) is not None:
+        text = (
+            "the models that are known run without gradients only, so the one that is trained has another name; let "
+            "the training call the model by the name that the optimizer is given"
+        )
+        yield evaluated.call, evaluated.scope.source, text, "no-model"
+
+
+def _only_evaluated(project: Project) -> Call | None:
+    """Return a call of the models where none of their calls has gradients."""
+    if any(model.own for model in project.models):
+        return None
+    calls = [call for model in project.models for call in model.calls]
+    for call in calls:
+        place = project.analysis, call.scope, call.call
+        if has_gradients(*place) or may_switch_on(*place):
+            return None
+    return calls[0] if calls else None
