@@ -45,6 +45,12 @@ SOME = {
         "seen = y.gt(0)",
         "criterion(out[..., 0].masked_select(seen), y.float().masked_select(seen))",
     ),
+    "ignored labels": (CE, "y[x == 0] = -100", "criterion(out.transpose(1, 2), y)"),
+    "ignored labels of a library": (
+        "nn.NLLLoss()",
+        "collate = DataCollatorForTokenClassification(None)",
+        "criterion(out.log_softmax(-1).transpose(1, 2), y)",
+    ),
     "by a mask of the data": (CE, "pass", "criterion(out[n], y[n])"),
     "by a mask that is moved": (
         CE,
@@ -57,6 +63,8 @@ ALL = {
     "flattened": (CE, "pass", "criterion(out.view(-1, 5), y.view(-1))"),
     "moved": (CE, "pass", "criterion(out.transpose(1, 2), y)"),
     "part": (CE, "pass", "criterion(out[:, -1], y[:, -1])"),
+    "a sum": ("nn.CrossEntropyLoss(reduction='sum')", "y[x == 0] = -100", "criterion(out.transpose(1, 2), y)"),
+    "a level": (CE, "out = out.clamp(min=-100.0)", "criterion(out.transpose(1, 2), y)"),
     "shuffled": (CE, "order = torch.randperm(len(y))", "criterion(out.transpose(1, 2), y[order])"),
     "looked up": (MSE, "table = torch.randn(5, 5)", "criterion(out, table[y])"),
     "one": (MSE, "first = 0", "criterion(out[..., first], y[..., 1:].sum(-1, keepdim=True).float())"),

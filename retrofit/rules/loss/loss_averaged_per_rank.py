@@ -21,6 +21,7 @@ from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
 from retrofit.training.losses.divisions import COUNT, RATIO, SIZE, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
+from retrofit.training.losses.ignored_labels import counts_labels, ignores_padding
 from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import coupled_nodes, couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
@@ -165,6 +166,8 @@ def find(project: Project) -> Iterator[Finding]:
             edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
             decided += [(node, scope)] if edits else []  # type: ignore[list-item]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
+            if any(_is_over_padding(project, t) and not t.counts and not ignores_padding(project, t) for t in counting):
+                yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
@@ -233,7 +236,8 @@ def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:
 
 def _counts(project: Project, term: Term) -> bool:
     is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
-    return (term.counts and is_known) or _is_of_some(project, term) or _is_of_uneven_rows(project, term)
+    is_counted = is_known and counts_labels(project, term)
+    return is_counted or _is_of_some(project, term) or _is_of_uneven_rows(project, term)
 
 
 def _is_over_padding(project: Project, term: Term) -> bool:

@@ -24,6 +24,11 @@ def _both(*functions: str) -> frozenset[str]:
 
 # Averaged over the targets that count: not those with `ignore_index`, each by the `weight` of its class.
 COUNTED = _both("cross_entropy", "nll_loss")
+# The label that these leave out unless they are told another one, and what of transformers gives it to labels.
+IGNORED_LABEL = -100
+IGNORING_COLLATORS = frozenset(
+    f"DataCollatorFor{name}" for name in ("LanguageModeling", "WholeWordMask", "TokenClassification", "Seq2Seq")
+)
 # With a `weight` for each entry, or for each class, before the options that say how to reduce.
 WEIGHTED = _both("binary_cross_entropy", "binary_cross_entropy_with_logits")
 # Those options, old and new, are the first ones that they take.

@@ -20,6 +20,7 @@ from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..divisions import total_in
+from ..ignored_labels import counts_labels
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, plain_reader, reader_of
@@ -77,7 +78,7 @@ def coupled_otherwise(project: Project) -> list[tuple[ast.expr, Scope]]:
         (node, scope)
         for node, scope in sorted(found.items(), key=lambda place: (place[0].lineno, place[0].col_offset))
         if node not in reader.in_models
-        and not any(term.counts for term in terms_at(project.analysis, node, scope))
+        and not any(counts_labels(project, term) for term in terms_at(project.analysis, node, scope))
         and not _function_of(reader, node)
     ]
 
@@ -128,7 +129,7 @@ def _find(project: Project) -> Iterator[Coupling]:
         for node, where in backward_kind(project, call, scope).coupled:
             if node not in seen:
                 seen.add(node)
-                if any(term.counts for term in terms_at(project.analysis, node, where)):
+                if any(counts_labels(project, term) for term in terms_at(project.analysis, node, where)):
                     continue  # a mean over the elements that count, which is another matter
                 yield _coupling(project, node, where)
     for write in carried_writes(project):
