@@ -16,6 +16,8 @@ from retrofit.training.torch_api.modules import REGISTER_BUFFER, WITH_BATCHNORM
 from ..distributed.distribution import Site
 
 Code = tuple[ast.AST, Scope]
+# Functions of torch that give a module, with the classes of torch.nn.
+MAKES_LAYERS = ("nn.utils.", "optim.swa_utils.", "hub.", "jit.", "compile", "ao.", "quantization.")
 
 
 def model_of(site: Site) -> ast.expr | None:
@@ -85,10 +87,19 @@ def _code_of(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Code]
         if isinstance(value, Instance):
             for owner in analysis.classes.mro(value.scope):
                 yield from ((child.node, child) for child in owner.children if child.is_function)
-        elif isinstance(value, Result) and value.call is not node and value.builder.startswith("torch"):
+        elif isinstance(value, Result) and value.call is not node and _makes_layers(value.builder):
             yield value.call, value.scope
         elif isinstance(value, Display) and isinstance(value.node, (ast.List, ast.Tuple, ast.ListComp)):
             yield value.node, value.scope
+
+
+def _makes_layers(builder: str) -> bool:
+    """Return whether a function of torch or its relatives makes a module: not a tensor, of which no layer is a part."""
+    package, _, name = builder.partition(".")
+    if package != "torch":
+        return package.startswith("torch")  # torchvision.models.resnet18
+    is_class = name.startswith("nn.") and name.rpartition(".")[2][:1].isupper()
+    return is_class or name.startswith(MAKES_LAYERS)
 
 
 def _names(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
