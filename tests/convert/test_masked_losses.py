@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import converted
+from convert.conversion import conversion, converted
 
 SCRIPT = """\
 import torch
@@ -85,3 +85,24 @@ def test_the_count_is_that_of_all_processes(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_a_mean_over_the_whole_batch_needs_no_count(tmp_path: Path, kind: str) -> None:
     assert made(tmp_path, ALL[kind]) == f"criterion = {ALL[kind][0]}"
+
+
+PADDED = SCRIPT.replace(
+    "loader = DataLoader(TensorDataset(words, tags, torch.randint(1, 8, (22,))), 4, shuffle=True)",
+    """\
+def collate(rows):
+    x = nn.utils.rnn.pad_sequence([row[0] for row in rows], batch_first=True)
+    y = nn.utils.rnn.pad_sequence([row[1] for row in rows], batch_first=TrueVALUE)
+    return x, y.masked_fill(x == 3, -100), None
+
+
+loader = DataLoader(TensorDataset(words, tags), 4, shuffle=True, collate_fn=collate)""",
+)
+
+
+@pytest.mark.parametrize("value", ["", ", padding_value=-100"])
+def test_padding_that_counts_is_listed_next_to_the_count(tmp_path: Path, value: str) -> None:
+    loss = "criterion(out.transpose(1, 2), y)"
+    result = conversion(tmp_path, PADDED.replace("VALUE", value).format(criterion=CE, select="pass", loss=loss))
+    found = [bool(finding.edits) for finding in result.findings if finding.code == "RF302"]
+    assert found == ([True] if value else [True, False])

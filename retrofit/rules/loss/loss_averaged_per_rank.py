@@ -166,7 +166,7 @@ def find(project: Project) -> Iterator[Finding]:
             edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
             decided += [(node, scope)] if edits else []  # type: ignore[list-item]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
-            if any(_is_over_padding(project, t) and not t.counts and not ignores_padding(project, t) for t in counting):
+            if any(_is_over_padding(project, t) and not ignores_padding(project, t) for t in counting):
                 yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)

@@ -23,9 +23,13 @@ def counts_labels(project: Project, term: Term) -> bool:
 
 
 def ignores_padding(project: Project, term: Term) -> bool:
-    """Return whether what is added to samples to make them as long as the longest one counts in no mean."""
-    is_told = term.counts and "ignore_index" in term.options
-    return is_told or project.analysis.fact("padding that is ignored", lambda: _has_ignored_padding(project))
+    """Return whether a mean leaves out what is added to samples to make them as long as the longest one.
+
+    As far as is known: not where it leaves out the labels that torch ignores, and padding has others.
+    """
+    if term.counts or not counts_labels(project, term):
+        return True
+    return project.analysis.fact("padding that is ignored", lambda: _has_ignored_padding(project))
 
 
 def _has_ignored_padding(project: Project) -> bool:
