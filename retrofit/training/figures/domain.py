@@ -34,6 +34,7 @@ from retrofit.training.torch_api.tensors import ENTRYWISE, GIVEN_RESULT, WITHOUT
 from .. import Project
 from ..data import shapes
 from ..data.batches import made_before
+from ..data.drawn import loaders_in
 from ..data.draws.draws import drawing_loops, is_split_by_map
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
@@ -114,7 +115,7 @@ class TorchDomain:
 
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
         """Return a batch, with its number where the loop counts, and what else is drawn next to it."""
-        if drawn in self.drawn:
+        if drawn in self.drawn or self._holds_drawn(drawn, scope):
             return self.taken_apart(drawn, scope, Flow(BATCH))
         if isinstance(drawn, ast.Name):
             made = made_before(self.analysis, drawn, scope)
@@ -137,6 +138,12 @@ class TorchDomain:
         if "enumerate" in names:
             return Flow(parts=(NONE, found[0]))
         return Flow(parts=tuple(flow or NONE for flow in inner)) if "zip" in names else found[0]
+
+    def _holds_drawn(self, drawn: ast.expr, scope: Scope) -> bool:
+        """Return whether this is a loader that is known by where it is made: loaders[0], a parameter of many calls."""
+        if not isinstance(drawn, (ast.Name, ast.Attribute, ast.Subscript)):
+            return False
+        return any(made in self.drawn for made, _ in loaders_in(self.analysis, drawn, scope) if made is not drawn)
 
     def taken_apart(self, drawn: ast.expr, scope: Scope, flow: Flow) -> Flow:
         if flow.parts and len(flow.parts) == 2:  # with its number
