@@ -87,6 +87,10 @@ SHARED = "rd.share_random_state()"
             "names = list(words)",
             "names = rd.collectives.broadcast_object(list(words))",
         ),
+        (
+            "words = list(set(np.random.choice(text.split(), 2)))",
+            "words = rd.collectives.broadcast_object(list(set(np.random.choice(text.split(), 2))))",
+        ),
         ("rng = np.random.default_rng()", "rng = rd.collectives.broadcast_object(np.random.default_rng())"),
         ("rng = np.random.RandomState(None)", "rng = rd.collectives.broadcast_object(np.random.RandomState(None))"),
         ("rng = random.Random()", "rng = rd.collectives.broadcast_object(random.Random())"),
@@ -133,6 +137,8 @@ def test_all_processes_have_what_rank_0_has(made: str, line: str, tmp_path: Path
     [
         "chars = sorted(set(text))",
         "sizes = list({len(word) for word in text.split()})",
+        "rest = [i for i in range(9)]\nchosen = set(np.random.choice(rest, 2))\nrest = list(set(rest) - chosen)",
+        "chosen = set(np.random.choice(9, 2))\nfor i in chosen:\n    print(i)",
         "numbers = [n for n in {1, 2, 3}]",
         "ids = [int(i) for i in '1 2'.split()]\nunique = list(set(ids))",
         "for line in text.split():\n    chars = list(set(line))",

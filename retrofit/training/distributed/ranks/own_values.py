@@ -37,6 +37,8 @@ LISTS = frozenset({"list", "tuple"})
 IN_ORDER = LISTS | {"enumerate", "iter", "zip", "map", "dict.fromkeys", "join"}
 NO_ORDER = SETS | {"len", "sum", "min", "max", "any", "all", "isinstance"}
 NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool", "arange", "randint", "randperm"})
+# Functions of numpy that give entries of their argument; the others give numbers.
+OF_ITS_ARGUMENT = frozenset({"choice", "permutation", "unique", "sort", "array", "asarray", "concatenate", "setdiff1d"})
 PARTS_OF_MODELS = PARAMETERS | CHILDREN | MODULES | {"buffers", "named_buffers"}
 ORDER, GENERATOR, HASH, SEED, SAMPLER_SEED = "order", "generator", "hash", "seed", "seed in a sampler"
 DRAW, GENERATOR_SEED, RESEED = "draw of the system", "seed of a generator", "new seed of a generator"
@@ -169,7 +171,8 @@ def _is_set(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         is_operator = isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor))
         sides = (node.left, node.right)
         is_any = is_operator and any(is_set(analysis, part, scope) for part in sides)
-        return is_any and not any(_are_objects(analysis, part, scope) for part in sides)
+        are_others = (_has_numbers(analysis, part, scope) or _are_objects(analysis, part, scope) for part in sides)
+        return is_any and not any(are_others)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SET_METHODS:
         return is_set(analysis, node.func.value, scope)
     values = analysis.evaluate(node, scope)
@@ -213,19 +216,38 @@ def _is_part_of_model(origin: Origin) -> bool:
 
 
 def _has_numbers(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    values = list(analysis.evaluate(node, scope)) if isinstance(node, ast.Name) else []
-    made = [value.node for value in values if isinstance(value, Display)]
-    return _is_of_numbers(node) or (bool(made) and len(made) == len(values) and all(map(_is_of_numbers, made)))
+    """Return whether these are numbers, which every process puts in the same order."""
+    known: Memory[bool] = analysis.fact("numbers", lambda: Memory(True))  # rest = list(set(rest) - chosen)
+    return known.once((node, scope), lambda: _are_numbers(analysis, node, scope))
+
+
+def _are_numbers(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    if isinstance(node, ast.BinOp):
+        return any(_has_numbers(analysis, part, scope) for part in (node.left, node.right))
+    if isinstance(node, ast.Call):
+        names = analysis.called(node, scope)
+        if any(name.startswith("numpy.") for name in names):
+            given = node.args[:1] if last_name(node) in OF_ITS_ARGUMENT else []
+            return all(_has_numbers(analysis, part, scope) for part in given)
+        if names & {"list", "tuple", "sorted", *SETS} and node.args:
+            return _has_numbers(analysis, node.args[0], scope)
+    if isinstance(node, ast.Name):
+        values = analysis.evaluate(node, scope)
+        made = [v.call if isinstance(v, Result) else getattr(v, "node", None) for v in values]
+        places = [(m, getattr(v, "scope", scope)) for m, v in zip(made, values) if isinstance(m, ast.expr)]
+        return bool(places) and len(places) == len(values) and all(_has_numbers(analysis, *place) for place in places)
+    return _is_of_numbers(node)
 
 
 def _is_of_numbers(node: ast.expr) -> bool:
-    """Return whether these are numbers, which every process puts in the same order."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (int, float))
     if isinstance(node, (ast.List, ast.Tuple)):
         return all(_is_of_numbers(part) for part in node.elts)
     if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
-        return _is_of_numbers(node.elt)
+        (first, *_) = node.generators
+        is_counted = last_name(first.iter) == "range" and ast.unparse(first.target) == ast.unparse(node.elt)
+        return is_counted or _is_of_numbers(node.elt)
     return isinstance(node, ast.Call) and last_name(node) in NUMBERS
 
 
