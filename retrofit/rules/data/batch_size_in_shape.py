@@ -49,6 +49,21 @@ for images, labels in loader:
     criterion(model(images), real).backward()
 """,
     """\
+import library
+
+
+class Target:
+    def __init__(self, rows):
+        self.rows = torch.ones(rows, 2)
+
+
+settings = library.settings(text)
+loader = rd.distribute_loader(DataLoader(dataset, settings.batch // settings.parts, drop_last=True))
+target = Target(settings.batch // settings.parts)
+for images, labels in loader:
+    criterion(model(images), target.rows).backward()
+""",
+    """\
 loader = rd.distribute_loader(DataLoader(dataset, args.batch // args.parts, drop_last=True))
 for images, labels in loader:
     criterion(model(images), torch.ones(int(args.batch / args.parts), 2)).backward()

@@ -10,7 +10,7 @@ from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Item
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
@@ -82,8 +82,17 @@ class BatchSizes:
         if isinstance(node, ast.Subscript):
             return self._entry(node, scope)
         bindings = bindings_of(self.analysis, node, scope)  # type: ignore[arg-type]  # set once, or by the callers
-        is_set_once = len(bindings) == 1 and bindings[0][0].kind in ("value", "parameter")
-        return bindings[0] if is_set_once else None
+        if not bindings and not values and isinstance(node, ast.Attribute):
+            return self._entry(node, scope)
+        if len(bindings) != 1 or bindings[0][0].kind not in ("value", "parameter"):
+            return None
+        return (self._of_callers(*bindings[0], depth) if depth else None) or bindings[0]
+
+    def _of_callers(self, binding: Binding, scope: Scope, depth: int) -> object:
+        """Return the size that all callers compute for a parameter, whatever its default is; None if there is none."""
+        given = given_for(self.analysis, binding.name, scope, ()) if binding.kind == "parameter" else ()
+        sizes = {self._identity(value, where, depth - 1) for value, where, _ in given if isinstance(value, ast.BinOp)}
+        return sizes.pop() if len(sizes) == 1 else None
 
     def _computed(self, node: ast.BinOp, scope: Scope, depth: int) -> object:
         """Return what is computed of settings and numbers, as `batch // parts`, None where one of them is not known."""
@@ -96,11 +105,11 @@ class BatchSizes:
         is_number = isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant)
         return None if None in parts or is_number else ("*" if isinstance(node.op, ast.Mult) else "/", *parts)
 
-    def _entry(self, node: ast.Subscript, scope: Scope) -> object:
-        """Return the entry of a variable that holds settings, and is set once: config["batch"]."""
+    def _entry(self, node: ast.Subscript | ast.Attribute, scope: Scope) -> object:
+        """Return the entry of a variable that holds settings, and is set once: config["batch"], config.batch."""
         holder = self._identity(node.value, scope, 1)
-        assert isinstance(node.slice, ast.Constant)
-        return None if holder is None else ("entry", holder, node.slice.value)
+        key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
+        return None if holder is None else ("entry", holder, key)
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:
