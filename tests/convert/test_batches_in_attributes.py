@@ -86,3 +86,34 @@ def test_a_sum_divided_by_the_size_of_a_batch_in_an_attribute_is_a_mean(way: str
 def test_a_sum_divided_by_the_size_of_something_else_stays_a_sum(tmp_path: Path) -> None:
     text = conversion(tmp_path, script("parameters", "MASK.numel()")).files[0].text
     assert "rd.loss.sum_loss(self.loss).backward()" in text
+
+
+OPTIONS = """\
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def summed(output, y, **options):
+    loss = F.cross_entropy(output, y, reduction="sum") / options[KEY]
+    return min(options["epoch"] / 5, 1.0) * loss
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,))), batch_size=8)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = summed(model(x), y, epoch=epoch + 1, scale=3.0, size=y.numel())
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("key", "is_mean"), [("size", True), ("scale", False)])
+def test_one_of_all_keywords_is_what_the_call_gives(key: str, is_mean: bool, tmp_path: Path) -> None:
+    text = conversion(tmp_path, OPTIONS.replace("KEY", repr(key))).files[0].text
+    assert ("lr=rd.scaled_lr(0.1)" in text) == is_mean
+    assert ("rd.loss.sum_loss(" in text) != is_mean

@@ -12,6 +12,8 @@ import h5py
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+parts = []
+
 
 def load(path):
     BODY
@@ -27,11 +29,12 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 """
-PARTS = "return torch.from_numpy(x), torch.from_numpy(y)"
+PARTS = "parts.append(x)\n    return torch.from_numpy(x), torch.from_numpy(y)"
 ONLY_READ = {
     "taken apart": 'f = h5py.File(path, "r+")\n    x, y = f["x"][:], f["y"][:]\n    f.close()',
     "by with": 'with h5py.File(path, "a") as f:\n        x, y = f["x"][...], f["y"][:]',
     "as arrays": 'f = h5py.File(path, mode="r+")\n    x, y = np.array(f["x"]), np.asarray(f.get("y"))',
+    "of another type": 'f = h5py.File(path, "r+")\n    x, y = f["x"][:].astype("f4"), f["y"][:].astype("f4")',
     "groups": 'f = h5py.File(path, "r+")\n    group = f["train"]\n    x, y = group["x"][:], group["y"][:]',
     "each": 'f = h5py.File(path, "r+")\n    x, y = (f[name][:] for name in f.keys())',
 }

@@ -16,7 +16,7 @@ from retrofit.analysis.flow.keys import Keys
 from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, closure, origins, sources
-from retrofit.analysis.flow.stored import stored_in
+from retrofit.analysis.flow.stored import literal_key, stored_in
 from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
@@ -204,6 +204,9 @@ class _Search:
         if isinstance(node, (ast.Name, ast.Attribute)):
             return self._look_at_variable(node, step)
         if isinstance(node, ast.Subscript):
+            if isinstance(node.value, ast.Name) and _entries_of(node.value, step.scope):
+                given = sources(self.analysis, Origin(node.value, step.scope, (literal_key(node.slice),)))
+                return [step.to(*origin[:2]) for origin in given]  # type: ignore[arg-type]
             # An index that is computed by choosing is uneven, whatever is made of its numbers on the way.
             is_even = step.is_even and not step.is_index
             if self.notes_choices and self.values.chooses(node, step.scope):

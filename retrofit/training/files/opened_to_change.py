@@ -28,7 +28,8 @@ def is_read_too(analysis: Analysis, output: Output) -> bool:
     """Return whether something is read from a file that is opened to be changed: it is there before."""
     mode = _mode(output.call)
     can_be_read = "+" in mode or (mode[:1] == "a" and ARRAYS in analysis.called(output.call, output.scope))
-    return can_be_read and not is_only_filled(output.call, output.scope)
+    where = output.call, output.scope
+    return can_be_read and (_is_only_read(*where) or not is_only_filled(*where))
 
 
 def open_to_read(output: Output) -> list[Edit]:
