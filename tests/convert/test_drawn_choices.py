@@ -100,6 +100,8 @@ SAME = {
     "object by step": "loss = criteria[epoch % 2].compute(out, y)",
     "method of values": "x = x + torch.randn(4).abs()",
     "values": "x = x + torch.randn(4)",
+    "as often as a draw is long": "n, t = torch.randn(4, 2).size(); loss = loss + sum(second for _ in range(t))",
+    "the shape of a draw": "noise = torch.randn(2, 3)\n        if noise.shape[1] > 2: loss = second",
 }
 
 

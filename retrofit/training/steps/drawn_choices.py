@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Item, name_of
 from retrofit.training.torch_api.randomness import PICKS
 
 from ..data import shapes
-from ..data.random_draws import is_drawn
+from ..data.random_draws import draws_in_loop
 from ..figures.together import gives_the_same
 
 if TYPE_CHECKING:
@@ -66,10 +69,22 @@ def _chosen_objects(project: Project, node: ast.AST, scope: Scope) -> Iterator[a
 
 
 def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
-    if project.batch_values.sources_of(node, scope) or shapes.is_about_shape(node):
+    if project.batch_values.sources_of(node, scope):
         return False
-    return is_drawn(project, node, scope) and not any(
-        isinstance(part, ast.Call) and gives_the_same(project.analysis.called(part, where))
-        for origin, where in project.ranks.origins(node, scope)
-        for part in walk(origin)
-    )
+    found = origins(project.analysis, [Origin(node, scope)], partial(_onward, project))
+    calls = [(part, o.scope) for o in found for part in _read(o.node) if isinstance(part, ast.Call)]
+    is_drawn = any(draws_in_loop(project, *call) for call in calls)
+    return is_drawn and not any(gives_the_same(project.analysis.called(*call)) for call in calls)
+
+
+def _onward(project: Project, origin: Origin) -> list[Origin]:
+    """Return what an expression is computed from; how large something is does not depend on its numbers."""
+    return [] if shapes.is_about_shape(origin.node) else [*inputs(project.analysis, origin)]
+
+
+def _read(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes in an expression that tell of more than a shape."""
+    if not shapes.is_about_shape(node):
+        yield node
+        for part in children(node):
+            yield from _read(part)
