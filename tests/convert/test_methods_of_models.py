@@ -82,6 +82,12 @@ for (x,) in loader:
         ("loss = F.mse_loss(model(x), x) + model.encode(x).mean()", ', methods=["encode"]'),
         ("loss = model.scaled(model(x)).mean()", ', methods=["scaled"]'),
         ("loss = model.through(x).mean()", ', methods=["through"]'),
+        ("loss = sum(layer(x).mean() for layer in model.layers)", ', methods=["layers"]'),
+        (
+            "loss = 0\n    for layer in model.layers:\n        loss += layer(x).mean()\n"
+            "    for name, layer in model.heads.items():\n        loss += layer(model.encode(x)).mean()",
+            ', methods=["encode", "heads", "layers"]',
+        ),
         # computes of what it is given alone
         ("loss = model.error(model(x), x)", ""),
         ("loss = F.mse_loss(model(x), x)", ""),
@@ -162,6 +168,7 @@ RUNS = [("", LOOP), (FIT, "learner.fit(loader, optimizer)")]
         ("loss = self.heads[0](self(x)).mean()", '["forward", "heads"]'),
         ("loss = self.heads[0].forward(self.layer.forward(x)).mean()", '["heads", "layer"]'),
         ("loss = self.part.encode(x).mean()", '["part.layer"]'),
+        ("loss = sum(head(self(x)).mean() for head in self.heads)", '["forward", "heads"]'),
         ("loss = self.part.forward(x).mean()", '["part"]'),
     ],
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.nodes import walk
+from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
-from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_PACKAGES
+from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_CONTAINERS, MODULE_PACKAGES
 
 
 def is_module(analysis: Analysis, value: Value) -> bool:
@@ -37,8 +40,15 @@ def is_layer(analysis: Analysis, value: Value) -> bool:
 
 
 def layer_run(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr:
-    """Return what a call runs: `self.encoder` of self.encoder.forward(x), too, which no hook of that layer sees."""
+    """Return what a call runs: `self.encoder` of self.encoder.forward(x), too, which no hook of that layer sees.
+
+    Of a layer that a loop takes out of a container the container: `self.heads` of `for head in self.heads: head(x)`.
+    """
     function = call.func
+    if isinstance(function, ast.Name):
+        bindings = bindings_of(analysis, function, scope)
+        taken = (_container_of(analysis, b, where) for b, where in bindings if _is_within(call, b, scope))
+        return next((part for part in taken if part is not None), function)
     is_forward = isinstance(function, ast.Attribute) and function.attr == "forward"
     return function.value if is_forward and runs_layer(analysis, function.value, scope) else function  # type: ignore[attr-defined]
 
@@ -48,3 +58,22 @@ def runs_layer(analysis: Analysis, function: ast.expr, scope: Scope) -> bool:
     while isinstance(function, ast.Subscript):
         function = function.value
     return any(is_layer(analysis, value) for value in analysis.evaluate(function, scope))
+
+
+def _is_within(call: ast.Call, binding: Binding, scope: Scope) -> bool:
+    """Return whether a call is in the loop, or in the comprehension, that binds a name."""
+    loop = scope.source.parents[binding.node] if isinstance(binding.node, ast.comprehension) else binding.node
+    return loop in scope.source.ancestors(call)
+
+
+def _container_of(analysis: Analysis, binding: Binding, scope: Scope) -> ast.expr | None:
+    """Return the container of layers that a loop, or a comprehension, goes through for a name."""
+    if not isinstance(binding.node, (ast.For, ast.comprehension)):
+        return None
+    gone_through = binding.node.iter
+    if last_name(gone_through) == "zip" and isinstance(gone_through, ast.Call) and binding.path:
+        place = binding.path[0]
+        is_known = isinstance(place, int) and place < len(gone_through.args)
+        gone_through = gone_through.args[place] if is_known else gone_through
+    parts = (part for part in walk(gone_through) if isinstance(part, ast.Attribute))
+    return next((part for part in parts if analysis.named(part, scope) & MODULE_CONTAINERS), None)
