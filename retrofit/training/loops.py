@@ -138,8 +138,8 @@ def paths_to(
 
 
 def training_paths(analysis: Analysis) -> list[Path]:
-    """Return every way to every backward call that is in a loop, but for attacks in an evaluation."""
-    from .model.gradients import evaluates  # which imports this module
+    """Return every way to every backward call in a loop, but for attacks in an evaluation and measured times."""
+    from .model.gradients import drops_gradients, evaluates  # which imports this module
 
     def compute() -> list[Path]:
         calls = list(backward_calls(analysis))
@@ -148,7 +148,8 @@ def training_paths(analysis: Analysis) -> list[Path]:
             if any(path.loops for path in paths):
                 break
         paths = [path for path in paths if path.loops]
-        return [path for path in paths if not evaluates(analysis, path)] or paths
+        paths = [path for path in paths if not evaluates(analysis, path)] or paths
+        return [path for path in paths if not drops_gradients(analysis, path)] or paths
 
     return analysis.fact("training paths", compute)
 

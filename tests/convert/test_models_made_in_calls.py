@@ -249,3 +249,65 @@ def test_a_model_that_another_name_trains_is_refused(made: str, tmp_path: Path) 
 def test_a_model_that_its_own_name_trains_is_converted(tmp_path: Path) -> None:
     text = TWO_NAMES.replace("MADE", "trained = model").replace("self.trained(x)", "self.model(x)")
     assert not conversion(tmp_path, text).refusals
+
+
+CRITERION = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
+def make(name):
+    model = NETS[name]
+    model = model()
+    return model
+
+
+class Error(nn.Module):
+    def forward(self, output, target):
+        return (output.flatten(1) - target).pow(2).sum() / output.size(0)
+
+
+def error(output, target):
+    return (output - target).abs().mean()
+
+
+class Trainer:
+    def __init__(self, name):
+        self.net = make(name)
+        self.criterion = Error() if name == "big" else error
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def predict(self):
+        self.output = self.net(self.input)
+
+    def step(self):
+        self.predict()
+        self.loss = self.criterion(self.output, self.target)
+        self.optimizer.zero_grad()
+        self.loss.backward()
+        self.optimizer.step()
+
+
+NETS = {"big": Net, "small": Net}
+torch.manual_seed(0)
+trainer = Trainer("big")
+for x, y in DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 8)), batch_size=8):
+    trainer.input, trainer.target = x, y
+    trainer.step()
+"""
+
+
+def test_a_criterion_has_no_layers_of_the_model_whose_output_it_is_given(tmp_path: Path) -> None:
+    (file,) = conversion(tmp_path, CRITERION).files
+    assert "self.net = rd.distribute_model(self.net)" in file.text
+    assert "convert_sync_batchnorm" not in file.text

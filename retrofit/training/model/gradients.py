@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 
-from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path
+from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path, nodes_run
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -13,6 +14,8 @@ from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_OFF, GRADIENTS_ON, SET_GRADIENTS
 
 from ..loops import Frame, Path
+
+USES_GRADIENTS = re.compile(r"step|grad|data|optim|update|clip|apply")  # in the names of methods and attributes
 
 
 def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
@@ -73,6 +76,16 @@ def evaluates(analysis: Analysis, path: Path) -> bool:
         if is_switched_off(analysis, frame.scope, frame.node) or enters_evaluation(frame):
             return any(outer.loops for outer in path.frames[: path.frames.index(frame) + 1])
     return False
+
+
+def drops_gradients(analysis: Analysis, path: Path) -> bool:
+    """Return whether a way to a backward call only takes time, say: nothing reads, clears or uses the gradients."""
+    inner = path.frames[0].scope
+    nodes = [(part, inner) for part in own_nodes(inner.node)] if isinstance(inner.node, FUNCTIONS) else []
+    if not nodes:
+        return False
+    run = nodes_run(analysis, [*nodes, *((loop, frame.scope) for loop, frame in path.loops)])
+    return not any(USES_GRADIENTS.search(node.attr) for node, _ in run if isinstance(node, ast.Attribute))
 
 
 def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, Result
 from retrofit.training.torch_api.modules import REGISTER_BUFFER, WITH_BATCHNORM
@@ -77,8 +77,16 @@ def _code_run(analysis: Analysis, code: Code) -> Iterator[Code]:
     for part in _inside(analysis, root):
         if isinstance(part, ast.Call):
             yield from ((function.node, function.scope) for function in analysis.functions_called(part, scope))
-        if isinstance(part, (ast.Name, ast.Attribute, ast.Call)):
+        if isinstance(part, (ast.Name, ast.Attribute, ast.Call)) and not _is_passed_through(part, root):
             yield from _code_of(analysis, part, scope)
+
+
+def _is_passed_through(node: ast.expr, root: ast.AST) -> bool:
+    """Return whether this is an input of a forward pass: an output of another model, say, and no part of this one."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    is_forward = isinstance(root, ast.FunctionDef) and root.name in ("forward", "__call__")
+    return is_forward and isinstance(node, ast.Name) and node.id in parameters(root)[1:]  # type: ignore[arg-type]
 
 
 def _code_of(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Code]:
