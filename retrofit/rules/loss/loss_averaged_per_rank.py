@@ -26,7 +26,7 @@ from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import coupled_nodes, couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
-from retrofit.training.losses.rows.uneven_rows import has_uneven_rows, pads_samples
+from retrofit.training.losses.rows.uneven_rows import has_uneven_rows, pads_samples, pads_texts
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
@@ -95,6 +95,15 @@ for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
     loss = criterion(model(tokens).view(-1, 9), tokens.view(-1))  # RF302
     loss.backward()
 """,
+    # so does that of a tokenizer
+    """\
+criterion = nn.CrossEntropyLoss()
+for texts in loader:
+    tokens = tokenizer(texts, padding=True, return_tensors="pt").input_ids
+    output = model(tokens).view(-1, 9)
+    loss = criterion(output, tokens.flatten())  # RF302
+    loss.backward()
+""",
 ]
 VALID = [
     """\
@@ -123,6 +132,20 @@ def collate(batch):
 criterion = rd.loss.distribute_criterion(nn.CrossEntropyLoss(ignore_index=0))
 for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
     loss = criterion(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+""",
+    # texts that are as long everywhere; a label for each of them
+    """\
+criterion = nn.CrossEntropyLoss()
+for texts, labels in loader:
+    tokens = tokenizer(texts, padding="max_length", max_length=128, return_tensors="pt").input_ids
+    loss = criterion(model(tokens).view(-1, 9), tokens.view(-1))
+    loss.backward()
+""",
+    """\
+criterion = nn.CrossEntropyLoss()
+for texts, labels in loader:
+    loss = criterion(model(**tokenizer(texts, padding="longest", return_tensors="pt")), labels)
     loss.backward()
 """,
     # these count nothing
@@ -242,10 +265,16 @@ def _counts(project: Project, term: Term) -> bool:
 
 def _is_over_padding(project: Project, term: Term) -> bool:
     """Return whether a mean can be over all positions of padded samples: of each entry, or of a row for each token."""
-    if term.reduction != MEAN or project.distribution.is_by_hand or not pads_samples(project):
+    is_padded = pads_samples(project)
+    if term.reduction != MEAN or project.distribution.is_by_hand or not (is_padded or pads_texts(project)):
         return False
-    is_of_rows = term.name in COUNTED and any(last_name(p) in ROWS_OF_TOKENS for p in walk(term.call))
-    return term.name in ELEMENTWISE or is_of_rows
+    return (is_padded and term.name in ELEMENTWISE) or (term.name in COUNTED and _is_of_rows(project, term))
+
+
+def _is_of_rows(project: Project, term: Term) -> bool:
+    """Return whether what a loss is given has its tokens in rows: output.view(-1, n), made before too."""
+    made = (origin.node for part in term.call.args for origin in _same(project.analysis, part, term.scope))
+    return any(last_name(part) in ROWS_OF_TOKENS for part in (*walk(term.call), *made))
 
 
 def _is_of_uneven_rows(project: Project, term: Term) -> bool:

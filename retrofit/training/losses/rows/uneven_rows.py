@@ -60,6 +60,27 @@ def _pads_samples(project: Project) -> bool:
     return bool(names & PADS_TO_LONGEST) or takes_longest
 
 
+def pads_texts(project: Project) -> bool:
+    """Return whether a tokenizer of a library makes the texts of a training batch as long as the longest one."""
+    return project.analysis.fact("padded texts", lambda: _pads_texts(project))
+
+
+def _pads_texts(project: Project) -> bool:
+    loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
+    built = [place for loader in loaders for place in builders_of(project.analysis, loader)]
+    run = [node for call, scope in built for node, _ in _run_by_collate(project, call, scope)]
+    nodes = (*run, *(node for node, _ in project.in_batches))
+    return any(_is_padding_of_texts(node) for node in nodes if isinstance(node, ast.Call))
+
+
+def _is_padding_of_texts(call: ast.Call) -> bool:
+    """Return whether this is tokenizer(texts, padding=True, return_tensors="pt") or tokenizer.pad(samples)."""
+    given = {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords}
+    is_longest = given.get("padding", False) is True or given.get("padding") == "longest"
+    is_pad = last_name(call) == "pad" and "return_tensors" in given and given.get("padding") != "max_length"
+    return is_longest or is_pad
+
+
 def _is_longest(call: ast.Call) -> bool:
     """Return whether this is `max(len(x) for x in batch)`, `max(lengths)` or `max(x.shape[0] for x in batch)`."""
     if last_name(call) != "max" or not isinstance(call.func, ast.Name) or len(call.args) != 1:
