@@ -116,3 +116,9 @@ def test_an_import_that_names_what_rank_0_writes_needs_no_group(tmp_path: Path) 
     result = conversion(tmp_path, IMPORTS + "import config\n" + rest, config=CONFIG)
     (text,) = (file.text for file in result.files if file.path.stem == "train")
     assert text.index("rd.setup_distributed()") > text.index("import config")
+
+
+def test_a_time_that_is_printed_before_the_start_names_nothing(tmp_path: Path) -> None:
+    early = "from datetime import datetime\n\nbegan = datetime.now()\nprint('Started at ' + str(began.strftime('%H:%M')))\n" + PARSER + PARSE
+    result = conversion(tmp_path, IMPORTS + early + REST.replace("args.save_dir + ", ""))
+    assert not [finding for finding in result.findings if finding.code == "RF509"]

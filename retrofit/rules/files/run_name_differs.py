@@ -21,6 +21,7 @@ from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.own_names import expressions_around, is_imported, makes_name, named_by_import, read_back
 from retrofit.training.files.run_numbers import Numbered
 from retrofit.training.launch.commands import run_folder_decorator
+from retrofit.training.torch_api.output import LOGGER_METHODS, PRINTS
 from retrofit.training.torch_api.runtime import FROM_MAIN, SHARE_HYDRA_RUN
 
 RULE = CATALOG["RF509"]
@@ -121,6 +122,8 @@ def find(project: Project) -> Iterator[Finding]:
         if node in in_loops and node not in read_back(project.analysis):
             continue
         statement = scope.source.statement(node)
+        if _is_printed(project, statement, scope):
+            continue
         early = is_early(project, statement, scope)  # in the script itself
         if not (early or _is_kept(project, node, scope)) or not _runs_on_all(project, statement, scope):
             continue
@@ -166,6 +169,15 @@ def _is_agreed(project: Project, numbered: Numbered) -> bool:
     later = [s for s in block[position + 2 :] if isinstance(s, ast.Assign) and stored_names([s]) & {*numbered.names}]
     parts = (part for statement in [*block[position : position + 2], *later] for part in walk(statement))
     return any(isinstance(p, ast.Call) and project.leads_to_collective(p, numbered.scope) for p in parts)
+
+
+def _is_printed(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether a statement shows what is made of a value, and nothing else: print("began at", now)."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return False
+    is_of_logger = isinstance(call.func, ast.Attribute) and call.func.attr in LOGGER_METHODS
+    return bool(project.analysis.called(call, scope) & PRINTS) or is_of_logger
 
 
 def _is_kept(project: Project, node: ast.expr, scope: Scope) -> bool:
