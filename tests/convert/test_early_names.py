@@ -119,6 +119,7 @@ def test_an_import_that_names_what_rank_0_writes_needs_no_group(tmp_path: Path) 
 
 
 def test_a_time_that_is_printed_before_the_start_names_nothing(tmp_path: Path) -> None:
-    early = "from datetime import datetime\n\nbegan = datetime.now()\nprint('Started at ' + str(began.strftime('%H:%M')))\n" + PARSER + PARSE
+    began = "from datetime import datetime\n\nbegan = datetime.now()\n"
+    early = began + "print('Started at ' + str(began.strftime('%H:%M')))\n" + PARSER + PARSE
     result = conversion(tmp_path, IMPORTS + early + REST.replace("args.save_dir + ", ""))
     assert not [finding for finding in result.findings if finding.code == "RF509"]

@@ -89,9 +89,9 @@ class BatchSizes:
         return (self._of_callers(*bindings[0], depth) if depth else None) or bindings[0]
 
     def _of_callers(self, binding: Binding, scope: Scope, depth: int) -> object:
-        """Return the size that all callers compute for a parameter, whatever its default is; None if there is none."""
+        """Return the size that all callers give for a parameter, whatever its default is; None if they differ."""
         given = given_for(self.analysis, binding.name, scope, ()) if binding.kind == "parameter" else ()
-        sizes = {self._identity(value, where, depth - 1) for value, where, _ in given if isinstance(value, ast.BinOp)}
+        sizes = {self._identity(value, where, depth - 1) for value, where, _ in given}
         return sizes.pop() if len(sizes) == 1 else None
 
     def _computed(self, node: ast.BinOp, scope: Scope, depth: int) -> object:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_calls, reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
@@ -26,7 +27,8 @@ NUMBERED = frozenset({"range"})  # [... for _ in range(batch_size)]
 def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope, bool]]:
     """Yield what makes tensors of which a loss is computed, or that a model keeps, outside of the training loops.
 
-    These are calls, and products of a list and a number; each with whether it is in a model.
+    These are calls, and products of a list and a number; each with whether it is in a model, which an evaluation may
+    run: of a criterion that only training steps call it is not.
     """
     inside = {node for node, _ in project.in_loops}
     seen: set[ast.AST] = set()
@@ -47,13 +49,41 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope,
                     yield made, origin.scope, False  # type: ignore[misc]
     for node, scope in reached_of(project.analysis, ast.BinOp, ast.Call):
         if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
-            yield node, scope, True  # type: ignore[misc]
+            yield node, scope, not _is_of_criterion(project, scope)  # type: ignore[misc]
 
 
 def _makes_rows(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mult) and any(isinstance(part, ast.List) for part in (node.left, node.right))
     return isinstance(node, ast.Call) and last_name(node) in MADE | REPEATED | NUMBERED
+
+
+def _is_of_criterion(project: Project, scope: Scope) -> bool:
+    """Return whether a scope is in a class of which objects are called in steps of the training, and nowhere else."""
+    owner = scope.enclosing_class()
+
+    def find() -> dict[Scope, list[tuple[ast.Call, Scope]]]:
+        found: dict[Scope, list[tuple[ast.Call, Scope]]] = {}
+        for call, where in reached_calls(project.analysis):
+            values = project.analysis.evaluate(call.func, where)
+            for each in [value for value in values if isinstance(value, Instance)]:
+                found.setdefault(each.scope, []).append((call, where))
+        return found
+
+    calls = project.analysis.fact("calls of objects", find).get(owner, []) if owner is not None else []
+    return bool(calls) and all(_is_in_step(project, *place) for place in calls)
+
+
+def _is_in_step(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is in a loop of the training, under no other condition than the gradients are."""
+    around = set(scope.source.ancestors(call))
+    for path in project.paths:
+        loop, node = path.loops[0][0], path.frames[0].node
+        outer = list(path.frames[0].scope.source.ancestors(node))
+        if loop in around and loop in outer:
+            between = outer[: outer.index(loop)]
+            return all(part in around for part in between if isinstance(part, ast.If))
+    return False
 
 
 def _is_in_model(analysis: Analysis, scope: Scope) -> bool:
