@@ -23,6 +23,7 @@ from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_
 from retrofit.training.optimizer.rates import (
     builders_of_rate,
     follows_optimizer,
+    further_rates,
     gives_rates,
     group_rate,
     is_found,
@@ -44,6 +45,15 @@ HELP_GROUP = "optimizer.add_param_group(rd.scaled_lr(group))"
 INVALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
+""",
+    # a rate that it ends with, and one of other parameters
+    """\
+class Bounded(optim.Optimizer):
+    def __init__(self, params, lr, final_lr=0.1, adam_lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+
+optimizer = Bounded(model.parameters(), lr=rd.scaled_lr(0.01), final_lr=args.lr, adam_lr=None)  # RF306
 """,
     """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
@@ -189,6 +199,8 @@ def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> It
     for optimizer in project.optimizers if not as_wholes else ():
         if optimizer.rate is not None:
             yield from _of_settings(project, optimizer.rate, optimizer.scope)
+            for other in further_rates(optimizer):
+                yield from _of_settings(project, other, optimizer.scope)
     for node, scope in reached_of(project.analysis, *GROUPS):
         rate = group_rate(node)
         if rate is not None and node not in apart:

@@ -33,6 +33,12 @@ def rates_of(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.expr, S
     return places + [place for node, where in options for place in analysis.containers.places(node, where, "lr")]
 
 
+def further_rates(optimizer: Optimizer) -> list[ast.expr]:
+    """Return other rates that an optimizer is given, as `final_lr=0.1`: that it ends with, or of some parameters."""
+    given = [keyword.value for keyword in optimizer.call.keywords if (keyword.arg or "").endswith("_lr")]
+    return [rate for rate in given if not isinstance(getattr(rate, "value", 0), (bool, type(None)))]
+
+
 def builders_of_rate(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast.Call, Scope]]:
     """Return the calls whose result is the optimizer and nothing else: its own, or those of a general factory."""
     if optimizer.is_alone:
