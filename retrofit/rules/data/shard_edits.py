@@ -18,7 +18,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.drawn import builders_of_value, is_view
+from retrofit.training.data.drawn import builders_of_value, is_view, loaders_in
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.data.shards import builders_of
 from retrofit.training.loops import LOOPS
@@ -95,8 +95,11 @@ def _is_of_several(use: Use) -> bool:
 
 
 def _is_view(project: Project, assignment: Assignment) -> bool:
-    """Return whether a variable gets a view of a loader: `loader = tqdm(loader)`."""
-    return is_view(project.analysis, assignment.value, assignment.scope)
+    """Return whether a variable gets a view of a loader: `loader = tqdm(loader)`, and not batches of its own."""
+    value, scope = assignment.value, assignment.scope
+    if value is None or not is_view(project.analysis, value, scope):
+        return False
+    return any(inner is not value for inner, _ in loaders_in(project.analysis, value, scope))
 
 
 def _made_inside(project: Project, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:
