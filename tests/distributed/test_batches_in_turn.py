@@ -291,6 +291,36 @@ def test_a_global_batch_of_indices_is_split(ranks):
     assert ranks(2).run(rows_of_indices) == [[[3, 4], [1, 9]], [[1], [5]]]
 
 
+def sample(number, kind):
+    """One of the samples of a batch, with `number` rows or entries of its own."""
+    rows = torch.full((number, 2), number)
+    return {"dict": {"rows": rows}, "tuple": (rows, number), "tensor": rows, "array": rows.numpy()}[kind]
+
+
+def number_of(one):
+    if isinstance(one, dict):
+        return len(one["rows"])
+    return one[1] if isinstance(one, tuple) else len(one)
+
+
+def lists_of_samples(kind, batch):
+    set_options(argparse.Namespace(batch=batch))
+    try:
+        batches = [[sample(number, kind) for number in numbers] for numbers in ((5, 1, 4, 2, 3), (7, 9, 8, 6))]
+        return [([number_of(one) for one in own], weight_of()) for own in rd.distribute_loader(batches)]
+    finally:
+        forget_options()
+
+
+@pytest.mark.parametrize("kind", ["dict", "tuple", "tensor", "array"])
+def test_a_list_of_samples_is_split_and_counted_by_its_samples(ranks, kind):
+    """And not by what each of them has: rows of a sequence, atoms of a molecule."""
+    whole = ranks(2).run(lists_of_samples, kind, "per_gpu")
+    assert whole == [[([5, 1, 4, 2, 3], 10 / 9)], [([7, 9, 8, 6], 8 / 9)]]
+    split = ranks(2).run(lists_of_samples, kind, "global")
+    assert split == [[([5, 4, 3], 6 / 5), ([7, 8], 1.0)], [([1, 2], 4 / 5), ([9, 6], 1.0)]]
+
+
 def drawn_batches(batch_size):
     x, y = rd.data.own_draw(([[1], [2], [3], [4]], torch.arange(8).reshape(4, 2)), batch_size)
     return x, y.view(-1).tolist()

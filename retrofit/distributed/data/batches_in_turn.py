@@ -24,13 +24,12 @@ MOST_PARTS = 1000  # of a batch that are looked at
 class BatchesInTurn:
     """This rank's batches of an iterable that gives every rank the same ones: each `world_size`-th, from its rank on.
 
-    Every rank draws all batches, with the same random numbers, others in each pass, which nothing else draws from. Of
-    the script's own streams torch's is this rank's from then on, those of python and numpy stay common: samples that a
-    script shuffles between the passes have the same order everywhere. A
-    rank that has no more repeats its last one, which counts nothing, until no rank has any. With `--batch global` each
-    rank takes its rows of every batch. Attributes are those of the iterable. Collective at every batch, so in the
-    thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there are fewer
-    batches than ranks, or where a batch cannot be split.
+    All ranks draw all batches with the same random numbers, others in each pass. Of the script's own streams torch's is
+    this rank's from then on, those of python and numpy stay common: what a script shuffles between the passes has one
+    order everywhere. A rank that has no more repeats its last one, which counts nothing, until no rank has any. With
+    `--batch global` each rank takes its rows of every batch. Attributes are those of the iterable. Collective at every
+    batch, in the thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there
+    are fewer batches than ranks, or one cannot be split.
     """
 
     def __init__(self, batches: Iterable[Any], seed: int) -> None:
@@ -95,8 +94,7 @@ class BatchesInTurn:
                 self._full.discard(last)
                 return
             own = turn[rank] if rank < len(turn) else own
-            axis = self._axis(turn)
-            last = next(_shapes_of(turn[-1]), (1,))
+            axis, last = self._axis(turn), next(_shapes_of(turn[-1]), (1,))
             sizes = [_length_of(batch, axis) for batch in turn] + [0] * (world_size - len(turn))
             weight = sizes[rank] * world_size / sum(sizes)
             with using(Batch(_length_of(own, axis), max(sizes), weight, tuple(sizes), is_in_turn=False), self._ahead):
@@ -173,24 +171,26 @@ def _shapes_of(batch: Any) -> Iterator[tuple[int, ...]]:
 
 def _length_of(batch: Any, axis: int) -> int:
     """Return the number of samples in a batch."""
-    for shape in _shapes_of(batch):
+    for shape in _shapes_of(batch) if not _is_list_of_samples(batch) else ():
         return shape[axis] if len(shape) > axis else shape[0]
-    lengths = (
-        {len(part) if isinstance(part, (list, tuple)) else -1 for part in batch} if isinstance(batch, tuple) else ()
-    )
+    parts = batch if isinstance(batch, tuple) else ()
+    lengths = {len(part) if isinstance(part, (list, tuple)) else -1 for part in parts}
     if len(lengths) == 1 and -1 not in lengths:  # lists of inputs and of targets
         return max(*lengths, 1)
     return len(batch) if isinstance(batch, (list, tuple)) else 1
 
 
-def _is_list_of_numbers(batch: Any) -> bool:
-    """Return whether a batch is a list of the indices, or the names, of its samples."""
-    return isinstance(batch, list) and bool(batch) and all(isinstance(part, (Number, str)) for part in batch)
+def _is_list_of_samples(batch: Any) -> bool:
+    """Return whether a batch is a list with an entry per sample, as more than three tensors of one kind are."""
+    parts = batch if isinstance(batch, list) else []
+    kinds = {(part.dtype, part.shape[1:]) if hasattr(part, "dtype") else None for part in parts}
+    is_known = all(isinstance(part, (Number, str, tuple, Mapping)) for part in parts)
+    return bool(parts) and (is_known or (len(parts) > 3 and len(kinds) == 1 and None not in kinds))
 
 
 def _common_length(batch: Any) -> int:
     """Return the number of rows that all tensors, arrays and lists of a batch have. Raises ValueError without one."""
-    if _is_list_of_numbers(batch):
+    if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
@@ -204,7 +204,7 @@ def _common_length(batch: Any) -> int:
 
 def _rows_taken(batch: Any, rows: slice) -> Any:
     """Return rows of all parts of a batch, in a container of the same kind."""
-    if _is_list_of_numbers(batch):
+    if _is_list_of_samples(batch):
         return batch[rows]
     if isinstance(batch, Mapping):
         return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
