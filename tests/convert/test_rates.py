@@ -333,6 +333,49 @@ def test_a_rate_logged_by_another_function_is_the_one_in_use(
     assert f"print('rate', rd.scaled_lr({shown}))" in converted(tmp_path, script)
 
 
+NOTED = """\
+def decay(epoch):
+    lr = args.lr * 0.1 ** epoch
+    for group in optimizer.param_groups:
+        group['lr'] = lr
+    return lr
+
+
+def note(epoch, rate=0.0):
+    with open('log.txt', 'a') as log:
+        log.write('%d %g' % (epoch, float(rate)))
+
+
+"""
+SHOW = """\
+def show(rate, epoch):
+    note(epoch, rate=rate)
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_shown"),
+    [
+        (["note(1, lr)"], True),
+        (["note(1, rate=lr)"], True),
+        (["show(lr, 1)"], True),
+        (["note(1, lr)", "note(2, lr)"], True),
+        (["note(1, lr)", "note(2, optimizer.param_groups[0]['lr'])"], False),
+        (["note(1, args.lr)"], False),
+    ],
+)
+def test_a_rate_that_functions_are_given_is_shown_as_it_is_used(
+    calls: list[str], is_shown: bool, tmp_path: Path
+) -> None:
+    lines = "\n".join(["lr = decay(1)", *calls])
+    show = SHOW if "show" in calls[0] else ""
+    script = f"{HEAD}{NOTED}{show}optimizer = SGD(model.parameters(), lr=args.lr)\n{lines}\n{TRAIN}"
+    text = "\n".join(converted(tmp_path, script))
+    assert ("log.write('%d %g' % (epoch, float(rd.scaled_lr(rate))))" in text) == is_shown
+
+
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from retrofit.analysis.calls import argument_for, returns_of
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.reachability import reached_calls, reached_of
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -20,6 +20,7 @@ from retrofit.training.optimizer.groups import AddedGroup, added_groups, hides_r
 from retrofit.training.optimizer.optimizer_classes import takes_rate
 from retrofit.training.optimizer.optimizers import Optimizer
 from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
+from retrofit.training.optimizer.rate_variables import add_elsewhere
 from retrofit.training.optimizer.rates import (
     builders_of_rate,
     follows_optimizer,
@@ -309,7 +310,7 @@ def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> I
         formulas |= {ast.dump(value) for value in values if isinstance(value, ast.BinOp)}
         calls = [value for value in values if isinstance(value, ast.Call)]
         computing |= {function.node for call in calls for function in project.analysis.functions_called(call, scope)}
-    _add_returned(project, names)
+    add_elsewhere(project.analysis, names)
     sinks = Sinks(project.analysis, project.outputs) if names or computing or formulas else None
     for call, scope in reached_calls(project.analysis) if sinks is not None else ():
         if not (scope in names or computing or formulas):
@@ -332,21 +333,6 @@ def _is_written(node: ast.expr, scope: Scope) -> bool:
     except (SyntaxError, ValueError):
         return False
     return ast.dump(text) == ast.dump(node)
-
-
-def _add_returned(project: Project, names: dict[Scope, set[str]]) -> None:
-    """Add the variables of other functions that hold a rate: `lr = adjust_rate(optimizer, epoch)`."""
-    returning = {
-        scope.node
-        for scope, known in names.items()
-        if isinstance(scope.node, FUNCTIONS) and any(getattr(v, "id", "") in known for v in returns_of(scope.node))
-    }
-    for scope in project.analysis.scopes() if returning else ():
-        for name, bindings in scope.bindings.items():
-            calls = [b.value for b in bindings if isinstance(b.value, ast.Call) and not b.path]
-            functions = [f for call in calls for f in project.analysis.functions_called(call, scope)]
-            if calls and len(calls) == len(bindings) and any(function.node in returning for function in functions):
-                names.setdefault(scope, set()).add(name)
 
 
 def _read(
