@@ -51,6 +51,10 @@ OF_EACH = {
         '    loss = loss + F.cross_entropy(model(x[i : i + 2]), y[i : i + 2], reduction="sum")\nloss = loss / len(x)'
     ),
     "outputs in a list": "outs = [out, model(x)]\nloss = sum(F.cross_entropy(each, y) for each in outs[1:])",
+    "parts of the batch": (
+        "pair = (x, y, None)\na, b = [part.cpu() for part in pair[:-1]] if len(x) else pair[:-1]\n"
+        "loss = F.cross_entropy(model(a), b)"
+    ),
     "what is only shown": 'loss = F.cross_entropy(out, y)\nwith torch.no_grad():\n    print("first", out[:4])',
 }
 PARTNERS = {

@@ -48,9 +48,13 @@ def rows_by_place(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
 
 
 def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
-    """Return whether a loop goes through something, as through a list of outputs: for output in outputs[1:]."""
-    outer = scope.source.parents[node]
-    return isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is node
+    """Return whether something is a list of parts: for output in outputs[1:], image, label = batch[:-1]."""
+    whole, outer = node, scope.source.parents[node]
+    while isinstance(outer, ast.IfExp) and outer.test is not whole:
+        whole, outer = outer, scope.source.parents[outer]
+    if isinstance(outer, ast.Assign):
+        return isinstance(outer.targets[0], (ast.Tuple, ast.List))
+    return isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is whole
 
 
 def _taken_apart(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:
