@@ -20,7 +20,7 @@ from retrofit.training.optimizer.groups import AddedGroup, added_groups, hides_r
 from retrofit.training.optimizer.optimizer_classes import takes_rate
 from retrofit.training.optimizer.optimizers import Optimizer
 from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
-from retrofit.training.optimizer.rate_variables import add_elsewhere
+from retrofit.training.optimizer.rate_variables import add_elsewhere, keeping_attributes, of_self
 from retrofit.training.optimizer.rates import (
     builders_of_rate,
     follows_optimizer,
@@ -311,9 +311,12 @@ def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> I
         calls = [value for value in values if isinstance(value, ast.Call)]
         computing |= {function.node for call in calls for function in project.analysis.functions_called(call, scope)}
     add_elsewhere(project.analysis, names)
+    held = set(keeping_attributes(names))
+    owners = {owner for owner, _ in held}
     sinks = Sinks(project.analysis, project.outputs) if names or computing or formulas else None
     for call, scope in reached_calls(project.analysis) if sinks is not None else ():
-        if not (scope in names or computing or formulas):
+        owner = scope.enclosing_class()
+        if not (scope in names or computing or formulas or owner in owners):
             continue
         assert sinks is not None
         is_discarded = isinstance(scope.source.parents.get(call), ast.Expr)
@@ -321,6 +324,8 @@ def _shown_rates(project: Project, rates: Iterable[tuple[ast.expr, Scope]]) -> I
             for part in _read(project, call, scope, names.get(scope, set()), computing):
                 if _is_written(part, scope):
                     yield part, scope
+            attributes = (each for given in call.args for each in walk(given) if isinstance(each, ast.Attribute))
+            yield from ((each, scope) for each in attributes if (owner, of_self(each)) in held)
             for part in (inner for given in call.args for inner in walk(given) if isinstance(inner, ast.BinOp)):
                 if ast.dump(part) in formulas and _is_written(part, scope):
                     yield part, scope

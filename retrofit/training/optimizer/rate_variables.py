@@ -1,11 +1,13 @@
-"""Variables that hold a learning rate in other functions than the one that computes it."""
+"""Variables that hold a learning rate in other functions than the one that computes it, or that keep it."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.calls import given_parameters, returns_of
 from retrofit.analysis.flow.bindings import arguments_for
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 
@@ -44,3 +46,33 @@ def _add_given(analysis: Analysis, names: dict[Scope, set[str]]) -> None:
                 if given and all(isinstance(v, ast.Name) and v.id in names.get(at, ()) for v, at in given):
                     known.add(name)
                     waiting.append(function.scope)
+
+
+def keeping_attributes(names: dict[Scope, set[str]]) -> Iterator[tuple[Scope, str]]:
+    """Add the variables that get a rate as it is, `old = lr`; yield the attributes that do, by class: self.old = lr."""
+    for scope, known in names.items():
+        owner = scope.enclosing_class()
+        own = _assigned(own_nodes(scope.node))
+        given = _assigned(walk(owner.node)) if owner is not None else own
+        read = {ast.dump(target) for target, value in given if _reads_optimizer(value)}  # as it is scaled already
+        for target, value in own:
+            if isinstance(value, ast.Name) and value.id in known and ast.dump(target) not in read:
+                known |= {target.id} if isinstance(target, ast.Name) else set()
+                yield from [(owner, of_self(target))] if owner is not None and of_self(target) else []
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> list[tuple[ast.expr, ast.expr]]:
+    """Return the targets of assignments, each with the value that it gets."""
+    return [(target, node.value) for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+
+
+def _reads_optimizer(value: ast.expr) -> bool:
+    """Return whether a rate is read from an optimizer or a scheduler: group["lr"], scheduler.get_last_lr()."""
+    parts = list(walk(value))
+    is_entry = any(isinstance(part, ast.Subscript) and getattr(part.slice, "value", "") == "lr" for part in parts)
+    return is_entry or any(isinstance(part, ast.Attribute) and part.attr in ("get_lr", "get_last_lr") for part in parts)
+
+
+def of_self(node: ast.AST) -> str:
+    """Return `old` of self.old, "" for another expression."""
+    return node.attr if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self" else ""
