@@ -19,6 +19,7 @@ from retrofit.training.figures.sinks import LOGGED, PRINTED, SAVED, Sinks
 from retrofit.training.optimizer.groups import AddedGroup, added_groups, hides_rates
 from retrofit.training.optimizer.optimizer_classes import takes_rate
 from retrofit.training.optimizer.optimizers import Optimizer
+from retrofit.training.optimizer.rate_limits import rate_limits
 from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
 from retrofit.training.optimizer.rate_variables import add_elsewhere, keeping_attributes, of_self
 from retrofit.training.optimizer.rates import (
@@ -44,6 +45,15 @@ HELP_WHOLE = (
 HELP_WAYS = "rd.scaled_lr(lr) where lr is one of the settings."
 HELP_GROUP = "optimizer.add_param_group(rd.scaled_lr(group))"
 INVALID = [
+    # the end of a training by its rate
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    optimizer.step()
+    if optimizer.param_groups[0]["lr"] < 1e-6:  # RF306
+        break
+""",
     """\
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 """,
@@ -91,6 +101,14 @@ optimizer.add_param_group({"params": head.parameters(), **options})  # RF306
 VALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    optimizer.step()
+    if optimizer.param_groups[0]["lr"] == 0 or optimizer.param_groups[0]["lr"] < rd.scaled_lr(1e-6):
+        break
+""",
+    """\
+optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
 """,
     # a sum over the batch grows with it, and the step with the sum
     """\
@@ -132,7 +150,8 @@ def find(project: Project) -> Iterator[Finding]:
     first, later = list(_of_optimizers(project, as_wholes, apart)), list(_set_later(project))
     made = ((rate, scope) for rate, scope in first if not _is_within(rate, scope, kept))
     computed = [(rate, scope) for rate, scope in made if isinstance(rate, ast.Call)]  # others are shown as settings
-    for node, scope in chain(first, later, _shown_rates(project, [*computed, *later])):
+    shown_rates = _shown_rates(project, [*computed, *later])
+    for node, scope in chain(first, later, shown_rates, rate_limits(project.analysis) if first or later else ()):
         if node in seen or _is_scaled(project, node, scope) or _is_within(node, scope, kept):
             continue
         seen.add(node)
