@@ -9,6 +9,7 @@ from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, EMPTIES, REMOVES, S
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import External, Item, LocalClass, LocalFunction, Member, Result, name_of
+from retrofit.analysis.values.partials import run_through_partial
 from retrofit.training.torch_api.files import SAVE_METHODS, SAVES_ITSELF
 from retrofit.training.torch_api.modules import CHANGES_ITSELF
 from retrofit.training.torch_api.output import BAR_TEXTS, BARS, LOGGER_METHODS, PRINTS, SHOWS_NOTHING
@@ -41,7 +42,7 @@ class Sinks:
         self.outputs = {output.call: output.kind for output in outputs}
 
     def of(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
-        names = self.analysis.called(call, scope) | self._bound(call, scope)
+        names = self.analysis.called(call, scope) | run_through_partial(self.analysis, call, scope)
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         for full in names:
             if full in FUNCTIONS:
@@ -70,12 +71,6 @@ class Sinks:
         if name.startswith(("add_", "log_", "report_")) and not name.endswith("_"):
             return LOGGED if is_discarded else ""
         return self._of_unknown(name, names, is_discarded)
-
-    def _bound(self, call: ast.Call, scope: Scope) -> set[str]:
-        """Return what a call of functools.partial(print, ...) runs."""
-        values = self.analysis.evaluate(call.func, scope)
-        made = [value for value in values if isinstance(value, Result) and value.is_partial]
-        return {name for value in made for name in self.analysis.named(value.call.args[0], value.scope)}
 
     def _is_of_display(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether a method is of what a tracker, or a library for plots, has made: `line = vis.line(...)`."""

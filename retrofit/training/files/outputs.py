@@ -16,6 +16,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, LocalClass, LocalFunction, Result
+from retrofit.analysis.values.partials import run_through_partial
 from retrofit.training.torch_api.files import (
     BUFFERS,
     COMMANDS,
@@ -72,7 +73,7 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
     if _is_of_bar(analysis, node, scope):
         yield Output(SHOW, "write", node, scope)
         return
-    names = analysis.called(node, scope)
+    names = analysis.called(node, scope) | run_through_partial(analysis, node, scope)
     for name in sorted(names):
         kind = _kind(analysis, name, node, scope)
         if kind:
