@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from convert.conversion import conversion
+from convert.training_runs import trains_as_one
+from verify.projects.launch import Launcher
 
 SCRIPT = """\
 import numpy as np
@@ -117,3 +119,49 @@ def test_a_mean_without_a_criterion_is_listed(name: str, tmp_path: Path) -> None
 def test_a_mean_over_samples_stays_as_it_is(name: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, script(*OTHERS[name], "nn.MSELoss()"))
     assert not [f for f in result.findings if f.code == "RF302"]
+
+
+RUN = """\
+import torch
+from torch.utils.data import DataLoader
+
+
+def join(batch):
+    points, labels = zip(*batch)
+    return torch.cat(points), torch.cat(labels)
+
+
+torch.manual_seed(0)
+clouds = [(torch.randn(n, 3).double(), torch.randn(n, 1).double()) for n in range(5, 33)]
+loader = DataLoader(clouds, batch_size=6, collate_fn=join)
+model = torch.nn.Linear(3, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        errors = (model(x) - y) ** 2
+        loss = LOSS
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("shown", loss.item())
+print("shown", model.weight.sum().item())
+"""
+MEANS = ["errors.mean()", "1 + torch.mean(errors)", "errors.mean() / 2 + 0.1 * errors.pow(2).sum() / len(errors)"]
+
+
+@pytest.mark.parametrize("loss", MEANS[:2])
+def test_the_mean_of_a_variable_is_weighed_by_its_rows(loss: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, RUN.replace("LOSS", loss))
+    share = "errors.numel() / rd.loss.rank_share(rd.loss.batch_count(errors.numel()))"
+    assert f"mean() * ({share})" in result.files[0].text or f"torch.mean(errors) * ({share})" in result.files[0].text
+    assert not result.refusals and not result.listed
+
+
+@pytest.mark.parametrize("loss", MEANS)
+def test_the_mean_over_rows_is_that_of_one_process(loss: str, tmp_path: Path, launcher: Launcher) -> None:
+    trains_as_one(tmp_path, RUN.replace("LOSS", loss), launcher, world_sizes=(1, 2))
+
+
+def test_the_mean_of_what_a_test_chooses_is_left_to_the_user(tmp_path: Path) -> None:
+    text = RUN.replace("LOSS", "errors.mean()").replace("** 2", "** 2\n        errors = errors[y > 0]")
+    assert "rank_share" not in conversion(tmp_path, text).files[0].text

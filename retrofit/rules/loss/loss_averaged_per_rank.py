@@ -15,6 +15,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.tests_together import tests_together
+from retrofit.rules.edits.weighed_means import weighed_mean, weighs_mean
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
@@ -194,8 +195,9 @@ def find(project: Project) -> Iterator[Finding]:
         elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
-            message = "the mean is over the elements that are chosen from this process's batch"
-            yield found(RULE, scope.source, node, message, help=HELP_CHOSEN)
+            if not weighs_mean(project, node, scope):
+                message = "the mean is over the elements that are chosen from this process's batch"
+                yield found(RULE, scope.source, node, message, weighed_mean(project, node, scope), help=HELP_CHOSEN)
         elif not terms and _is_mean_of_library(project, node, scope):
             message = "the mean is over the tokens or frames of this process's batch that count"
             yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
