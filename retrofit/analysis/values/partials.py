@@ -11,14 +11,14 @@ from .kinds import Result
 
 
 def run_through_partial(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
-    """Return the full names of what a call runs so, where the arguments of the call are those of the function.
+    """Return the full names of what a call runs so; the arguments may be later ones of the function.
 
     Also of a builtin that has been replaced: print = partial(print, flush=True).
     """
     found: set[str] = set()
     for value in analysis.evaluate(call.func, scope):
-        if isinstance(value, Result) and value.is_partial and len(value.call.args) == 1:
-            (function,) = value.call.args
+        if isinstance(value, Result) and value.is_partial:
+            function = value.call.args[0]
             found |= analysis.named(function, value.scope)
             if isinstance(function, ast.Name) and hasattr(builtins, function.id):
                 found |= {function.id} if analysis.evaluate(function, value.scope) == {value} else set()

@@ -239,16 +239,12 @@ def opens_for_writing(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 
 def _saves_file(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    """Return whether this is `image.save(path + ".png")` or `animation.save(path)`: an object of a library."""
+    """Return whether this is `image.save(path + ".png")` or `scripted.save("model.pt")`: an object of a library."""
     assert isinstance(call.func, ast.Attribute)
     if call.func.attr != "save" or not call.args:
         return False
     texts = (part.value for part in walk(call.args[0]) if isinstance(part, ast.Constant))
-    if any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts):
-        return True
-    made = [value for value in analysis.evaluate(call.func.value, scope) if isinstance(value, Result)]
-    is_statement = isinstance(scope.source.parents[call], ast.Expr)
-    return is_statement and bool(made) and all("." in value.builder for value in made)
+    return any(isinstance(text, str) and bool(FILE_NAME.search(text)) for text in texts)
 
 
 def _moves_itself(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

@@ -55,6 +55,7 @@ WRITING_METHODS = KEEPS_DATA | SENDS | {
 WRITES_OBJECT = {
     "write": ("plyfile.", "xml.etree.ElementTree.", "lxml.etree.", "laspy."), "export": ("trimesh.",),
     "save_as": ("pydicom.",), "export_mesh": ("trimesh.",),
+    "save": ("matplotlib.animation.", "tokenizers.", "gensim.", "pygltflib.", "music21.", "mido."),
 }  # fmt: skip
 # Methods of whatever object by which their arguments get into a file.
 SAVE_METHODS = SENDS | {"write", "writelines", "writerow", "writerows", "dump", "save", "savez"}
