@@ -62,6 +62,10 @@ COMPARISONS = frozenset({
 })  # fmt: skip
 # As many entries as a mask, or the entries themselves, have it.
 CHOOSES = frozenset({"masked_select", "nonzero", "argwhere", "unique"})
+# Put rows, or entries, at places that are given; with "_" at their end in place.
+SCATTERS = frozenset({
+    "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill", "masked_scatter",
+})  # fmt: skip
 # Places of entries, which have no gradient.
 INDICES = frozenset({"argmax", "argmin", "argsort", "nonzero", "argwhere"})
 # Entries and their places along a dimension, as a pair.

@@ -35,6 +35,7 @@ from retrofit.training.torch_api.tensors import (
     OPERATORS,
     REPEATS,
     SAME_ARRAY,
+    SCATTERS,
     SHAPE_METHODS,
     SHAPED_LIKE,
     SORTS,
@@ -44,6 +45,7 @@ from retrofit.training.torch_api.tensors import (
 )
 
 from ..gathering.dimensions import number_of_axes
+from ..rows.scattered import put_by
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
@@ -192,6 +194,8 @@ class CallReader:
             return kinds.of(kinds.UNKNOWN)
         if name in ("values", "items"):
             return self._joined(given, scope, frame, (None, *keys))
+        if name.rstrip("_") in SCATTERS and receiver is not None:
+            return kinds.join([self.reader.kind(receiver, scope, frame, keys), put_by(self.reader, node, scope, frame)])
         found = self._joined(given, scope, frame, keys)
         if _is_of_container(keys) and name not in SAME:
             return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names

@@ -26,6 +26,7 @@ from retrofit.training.torch_api.tensors import JOINS, OPERATORS, SHAPE_ATTRIBUT
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
+from ..rows.scattered import scattered
 from ..wrapped import objects_inside
 from . import kinds
 from .axes import is_of_whole
@@ -142,7 +143,7 @@ class LossReader:
             return CONSTANT
         changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]
         first = kinds.join(self.of_binding(b, owner, frame, keys) for b in bindings if b not in changed)
-        first = kinds.join([first, *self._put_in(node, scope, frame, keys)])
+        first = kinds.join([first, *self._put_in(node, scope, frame, keys), *scattered(self, node.id, owner, frame)])
         for binding in changed:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
         if owner not in self._in_place:
@@ -325,10 +326,13 @@ class LossReader:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         is_of_tensor = is_of_whole(node.slice)
         found = self.kind(node.value, scope, frame, keys if is_of_tensor else (key, *keys))
-        if not found.has_rows or isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
+        if isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
             return found
         chosen = self.kind(node.slice, scope, frame)
-        return kinds.of(kinds.ROWS, kinds.FLAT) if chosen.has_rows else found
+        if not chosen.has_rows or not (found.has_rows or chosen.coupled):
+            return found
+        # Which rows are chosen may depend on other ones: x[place < most] of a running count.
+        return replace(kinds.of(kinds.ROWS, kinds.FLAT), coupled=found.coupled | chosen.coupled | chosen.leaves)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         owner = class_of_own(node, scope)
