@@ -149,7 +149,7 @@ def training_paths(analysis: Analysis) -> list[Path]:
                 break
         paths = [path for path in paths if path.loops]
         paths = [path for path in paths if not evaluates(analysis, path)] or paths
-        return [path for path in paths if not drops_gradients(analysis, path)] or paths
+        return [path for path in paths if not drops_gradients(path)] or paths
 
     return analysis.fact("training paths", compute)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path, nodes_run
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -15,7 +16,8 @@ from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_O
 
 from ..loops import Frame, Path
 
-USES_GRADIENTS = re.compile(r"step|grad|data|optim|update|clip|apply")  # in the names of methods and attributes
+# In the names of what is called, and of attributes.
+USES_GRADIENTS = re.compile(r"(?!zero_grad$).*(step|grad|data|optim|update|clip|apply|train|learn|fit)")
 
 
 def has_gradients(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
@@ -78,14 +80,15 @@ def evaluates(analysis: Analysis, path: Path) -> bool:
     return False
 
 
-def drops_gradients(analysis: Analysis, path: Path) -> bool:
-    """Return whether a way to a backward call only takes time, say: nothing reads, clears or uses the gradients."""
-    inner = path.frames[0].scope
-    nodes = [(part, inner) for part in own_nodes(inner.node)] if isinstance(inner.node, FUNCTIONS) else []
-    if not nodes:
+def drops_gradients(path: Path) -> bool:
+    """Return whether a way to a backward call only takes time, say: nothing reads or uses the gradients."""
+    if not isinstance(path.frames[0].scope.node, FUNCTIONS):
         return False
-    run = nodes_run(analysis, [*nodes, *((loop, frame.scope) for loop, frame in path.loops)])
-    return not any(USES_GRADIENTS.search(node.attr) for node, _ in run if isinstance(node, ast.Attribute))
+    inner = max(number for number, frame in enumerate(path.frames) if frame.loops)
+    nodes = [node for frame in path.frames[:inner] for node in own_nodes(frame.scope.node)]
+    nodes += [node for loop in path.frames[inner].loops for node in walk(loop)]
+    nodes += [] if inner else list(own_nodes(path.frames[0].scope.node))
+    return not any(USES_GRADIENTS.match(last_name(n)) for n in nodes if isinstance(n, (ast.Attribute, ast.Call)))
 
 
 def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
