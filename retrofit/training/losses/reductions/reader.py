@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, class_of_own
-from retrofit.analysis.flow.calls.parameters import given_for, is_rest
 from retrofit.analysis.flow.keys import Key, Keys, keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, entries
@@ -180,10 +179,6 @@ class LossReader:
     def _of_parameter(self, name: str, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         function = scope.node
         assert isinstance(function, FUNCTIONS)
-        if is_rest(name, scope):
-            places = list(given_for(self.analysis, name, scope, keys or (None,)))
-            found = [self.kind(given, where, None, rest) for given, where, rest in places]
-            return kinds.join(found) if found else self._of_unknown(scope)
         inner = frame
         while inner is not None and inner.function is not function:
             inner = inner.outer
