@@ -34,6 +34,7 @@ SETS = {
     "second unseen": "As the set before, chosen and judged later, when most of its silent defects had been corrected.",
     "third unseen": "As the set before, chosen and judged after that.",
     "fourth unseen": "Chosen by subject; two that the kit does not serve (Lightning, distributed) were replaced.",
+    "fifth unseen": "Chosen by subject; the choice was written down before any was converted.",
 }
 SECTION = """\
 {heading}
