@@ -257,7 +257,8 @@ def test_links_lead_somewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PAGES, "docs/architecture.md", "CONTRIBUTING.md"])
 def test_the_files_named_exist(name: str) -> None:
-    named = re.findall(r"\b((?:retrofit|segmentation|tests|benchmarks|docs|examples|configs)/[\w./-]*\w/?)", text(name))
+    folders = "retrofit|segmentation|tests|benchmarks|docs|examples|configs"
+    named = re.findall(rf"(?<![\w/])((?:{folders})/[\w./-]*\w/?)", text(name))
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

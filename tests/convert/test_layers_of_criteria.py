@@ -68,7 +68,7 @@ KEPT = ["Variable(x.data)", "torch.clamp(x, max=1)", "torch.nn.functional.relu(x
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_what_a_criterion_is_given_is_no_layer_of_it(kept: str, tmp_path: Path) -> None:
+def test_what_a_criterion_is_given_stays_outside_its_layers(kept: str, tmp_path: Path) -> None:
     text = SCRIPT.replace("KEPT", kept).replace("LOSS", "nn.BCELoss(reduction='none')")
     assert not [finding for finding in conversion(tmp_path, text).findings if finding.code == "RF214"]
 

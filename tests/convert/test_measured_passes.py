@@ -43,7 +43,7 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize("more", ["torch.cuda.empty_cache()", "model.zero_grad()"])
-def test_a_pass_that_is_only_measured_is_no_training(more: str, tmp_path: Path) -> None:
+def test_a_pass_that_is_only_measured_does_not_train(more: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, SCRIPT.replace("MORE", more))
     assert not result.refusals
     assert "lr=rd.scaled_lr(0.1)" in result.files[0].text

@@ -80,7 +80,7 @@ def built(name, sources):
         'folder = f"runs/{name}-{uuid.uuid4().hex}"',
     ],
 )
-def test_a_run_with_the_time_in_its_name_is_no_file_that_others_find(made: str, tmp_path: Path) -> None:
+def test_other_processes_do_not_find_a_run_named_by_the_time(made: str, tmp_path: Path) -> None:
     text = conversion(tmp_path, HEAD + NEW_RUN.replace("MADE", made) + TRAINING).files[0].text
     assert "main_process_first" not in text
     assert "rd.collectives.broadcast_object(" in text

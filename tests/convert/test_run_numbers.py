@@ -146,7 +146,7 @@ def test_two_processes_have_one_folder(tmp_path: Path, launcher: Launcher) -> No
         "number = len(os.listdir('data'))\nmodel = nn.Sequential(nn.Linear(1, number))",
     ],
 )
-def test_what_is_in_a_file_or_a_model_is_no_name(line: str, tmp_path: Path) -> None:
+def test_what_is_in_a_file_or_a_model_does_not_name_a_run(line: str, tmp_path: Path) -> None:
     net = "class Net(nn.Module):\n    def __init__(self, name):\n        super().__init__()\n"
     net += "        self.layer = nn.Linear(1, 1)\n\n    def forward(self, x):\n        return self.layer(x)\n\n\n"
     train = TRAIN.replace("model = nn.Linear(1, 1)", line).replace("os.path.join(out, ", "os.path.join('out', ")

@@ -72,7 +72,7 @@ def _runs(analysis: Analysis, method: Scope) -> Iterator[Run]:
             elif functions:
                 inner = name[: name.rindex(".") + 1] if "." in name else ""
                 if inner and not runs_layer(analysis, function.value, scope):  # type: ignore[attr-defined]
-                    continue  # of an object that is no part of the module
+                    continue  # of an object outside the module
                 run = [(f.scope, part + inner) for f in functions if isinstance(f.node, FUNCTIONS)]
                 waiting += [place for place in run if place not in seen]
                 seen.update(run)

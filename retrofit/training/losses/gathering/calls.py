@@ -173,7 +173,7 @@ class CallValues:
     def _axis(
         self, node: ast.Call, rest: list[ast.expr], scope: Scope, names: tuple[str, ...] = ("dim", "axis")
     ) -> ast.expr | None:
-        """Return the axis that a call is given; of a variable a number that it holds, if all are alike to rows."""
+        """Return the axis that a call is given; of a variable a number that it holds, if any does."""
         given = axis_of(node, rest, names)
         if not isinstance(given, (ast.Name, ast.Attribute)):
             return given

@@ -1,1 +1,1 @@
-"""What a loss does with the rows of a batch that is not the same for each: places, sequences, lengths."""
+"""Rows of a batch that a loss takes by their place, as one sequence, or with a length of their own."""
