@@ -10,7 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_calls, reached_of
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
 REPEATED = VIEWS | REPEATS | {"repeat", "repeat_interleave", "tile"}
+BUFFER = "register_buffer"
 NUMBERED = frozenset({"range"})  # [... for _ in range(batch_size)]
 
 
@@ -49,13 +50,20 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope,
                     yield made, origin.scope, False  # type: ignore[misc]
     for node, scope in reached_of(project.analysis, ast.BinOp, ast.Call):
         if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
-            yield node, scope, not _is_of_criterion(project, scope)  # type: ignore[misc]
+            is_own = _is_of_criterion(project, scope) and not _keeps_state(project.analysis, scope)
+            yield node, scope, not is_own  # type: ignore[misc]
 
 
 def _makes_rows(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mult) and any(isinstance(part, ast.List) for part in (node.left, node.right))
     return isinstance(node, ast.Call) and last_name(node) in MADE | REPEATED | NUMBERED
+
+
+def _keeps_state(analysis: Analysis, scope: Scope) -> bool:
+    """Return whether a method registers buffers or parameters, whose shape a checkpoint has."""
+    calls = [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
+    return any(last_name(call) == BUFFER or analysis.called(call, scope) & PARAMETER_CLASSES for call in calls)
 
 
 def _is_of_criterion(project: Project, scope: Scope) -> bool:

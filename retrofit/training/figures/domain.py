@@ -140,10 +140,10 @@ class TorchDomain:
         return Flow(parts=tuple(flow or NONE for flow in inner)) if "zip" in names else found[0]
 
     def _holds_drawn(self, drawn: ast.expr, scope: Scope) -> bool:
-        """Return whether this is a loader that is known by where it is made: loaders[0], a parameter of many calls."""
-        if not isinstance(drawn, (ast.Name, ast.Attribute, ast.Subscript)):
-            return False
-        return any(made in self.drawn for made, _ in loaders_in(self.analysis, drawn, scope) if made is not drawn)
+        """Return whether this is a loader that is known by where it is made: loaders[0], a parameter."""
+        held = drawn.value if isinstance(drawn, ast.Subscript) and not isinstance(drawn.slice, ast.Slice) else drawn
+        made = loaders_in(self.analysis, drawn, scope) if isinstance(held, (ast.Name, ast.Attribute)) else ()
+        return any(each in self.drawn for each, _ in made if each is not drawn)
 
     def taken_apart(self, drawn: ast.expr, scope: Scope, flow: Flow) -> Flow:
         if flow.parts and len(flow.parts) == 2:  # with its number
