@@ -143,7 +143,7 @@ def _is_group(analysis: Analysis, holder: ast.expr, scope: Scope) -> bool:
 def follows_optimizer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a rate is computed from the optimizer's own."""
     parts = computed_from(analysis, node, scope, stored=True)
-    return any(_is_own_rate(analysis, part.node, part.scope) for part in parts)
+    return any(is_own_rate(analysis, part.node, part.scope) for part in parts)
 
 
 def is_found(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -158,7 +158,7 @@ def ways_apart(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Origin]
     """Return what a rate is on the ways on which it is not computed from the optimizer's own, where it is on others."""
 
     def is_own(origin: Origin) -> bool:
-        return _is_own_rate(analysis, origin.node, origin.scope)
+        return is_own_rate(analysis, origin.node, origin.scope)
 
     found = origins(analysis, [Origin(node, scope)], lambda origin: [] if is_own(origin) else None)
     ends = [origin for origin in found if is_own(origin) or not sources(analysis, origin)]
@@ -166,7 +166,7 @@ def ways_apart(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Origin]
     return apart if len(apart) < len(ends) else []
 
 
-def _is_own_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+def is_own_rate(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether this is what an optimizer, a schedule or a checkpoint says of a rate."""
     return _says_rate(analysis, node, scope) or _reads_saved_rate(analysis, node, scope)
 
