@@ -10,6 +10,7 @@ from retrofit.cli import main
 
 HEAD = """\
 import itertools
+import random
 import sys
 import torch
 from torch import nn
@@ -38,6 +39,18 @@ def train_step(batch):
 
 
 step = 0
+"""
+SOURCE = """\
+class Source:
+    def __init__(self, parts):
+        self.parts = parts
+    def batches(self):
+        random.shuffle(self.parts)
+        return self.given()
+    def given(self):
+        for part in self.parts:
+            yield part.xs, part.ys
+source = Source(torch.load("parts.pt"))
 """
 # The loop; the number of steps that is named, and the line of the loop in which it is; none for epochs.
 CASES = [
@@ -104,6 +117,10 @@ CASES = [
     ("class Progress:\n    step = 0\n    def is_over(self):\n        return self.step >= max_steps\n"
      "progress = Progress()\nwhile True:\n    for batch in loader:\n        train_step(batch)\n"
      "        progress.step += 1\n    if progress.is_over():\n        break", "max_steps", 10),
+    # Ready batches of an own class.
+    (SOURCE + "for epoch in range(epochs):\n    for batch in source.batches():\n        train_step(batch)", "", 0),
+    (SOURCE + "for epoch in range(epochs):\n    bar = tqdm(source.batches())\n    for batch in bar:\n"
+     "        train_step(batch)", "", 0),
     # A list of one epoch, and a flag for something else.
     ("for epoch in range(epochs):\n    for batch in loader:\n        losses = []\n        losses.append(0)\n"
      "        train_step(batch)\n        if len(losses) >= max_steps:\n            break", "", 0),

@@ -236,9 +236,18 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
     uses = [use for loader in project.loaders if TRAIN in loader.roles for use in loader.uses if use.loop is loop]
     if isinstance(loop, ast.While) or not uses:  # while batch is not None: ... batch = prefetcher.next()
         return bool(uses) and any(isinstance(part, ast.IsNot) for part in walk(loop.test))  # type: ignore[union-attr]
-    gone_through = {expression for expression, _ in loaders_in(project.analysis, loop.iter, scope)}
+    gone_through = {part for node in _gone_through(project, loop, scope) for part in walk(node)}
     is_over_loader = any(use.expression in gone_through for use in uses)  # and does not draw from it by next()
     return is_over_loader and not _is_endless(project, loop.iter, scope)
+
+
+def _gone_through(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> Iterator[ast.expr]:
+    """Yield what a loop goes through, what the names in it mean, `bar = tqdm(loader)`, and the loaders where made."""
+    yield loop.iter
+    yield from (made for made, _ in loaders_in(project.analysis, loop.iter, scope))
+    names = [part for part in walk(loop.iter) if isinstance(part, ast.Name)]
+    values = (binding.value for name in names for binding, _ in bindings_of(project.analysis, name, scope))
+    yield from (value for value in values if value is not None)
 
 
 def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> bool:
