@@ -24,21 +24,18 @@ class Containers:
 
     def entry(self, base: Value, key: object) -> Values:
         """Return what a container holds under `key`, or anywhere when the key is not known."""
+        exact = self.written(base, key) if isinstance(key, (int, str)) else []
+        if exact:
+            return frozenset().union(*(self._analysis.evaluate(part, scope) for part, scope in exact))
         if isinstance(base, Result) and base.builder == "dict" and base.call.keywords and not base.call.args:
-            named = {given.arg: given.value for given in base.call.keywords}
-            return self._union([named[key]] if key in named else list(named.values()), base.scope)  # type: ignore[index]
+            return self._union([given.value for given in base.call.keywords], base.scope)
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope
         if isinstance(node, (ast.Tuple, ast.List)):
-            parts = node.elts
-            if isinstance(key, int) and -len(parts) <= key < len(parts):
-                parts = [parts[key]]
-            return self._union(parts, scope)
+            return self._union(node.elts, scope)
         if isinstance(node, ast.Dict):
-            pairs = [*zip(node.keys, node.values), *self._later(node, scope)]
-            exact = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
-            return self._union(exact if exact and key is not None else [value for _, value in pairs], scope)
+            return self._union([value for _, value in self._pairs(node, scope)], scope)
         if isinstance(node, ast.DictComp):
             return self._analysis.evaluate(node.value, scope)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
@@ -55,9 +52,13 @@ class Containers:
         if isinstance(node, (ast.Tuple, ast.List)) and isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
             parts = [node.elts[key]]
         elif isinstance(node, ast.Dict):
-            pairs = [*zip(node.keys, node.values), *self._later(node, base.scope)]
+            pairs = self._pairs(node, base.scope)
             parts = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
         return [(part, base.scope) for part in parts]
+
+    def _pairs(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr | None, ast.expr]]:
+        """Return the keys and values of a dict, also those that it gets later."""
+        return [*zip(node.keys, node.values), *self._later(node, scope)]
 
     def _later(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
         """Return the keys and values that a dict gets later, by its name or as an attribute of a class."""

@@ -9,7 +9,7 @@ from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.losses.comparisons import comparisons
+from retrofit.training.losses.comparisons.comparisons import comparisons
 from retrofit.training.losses.gathering.gathered import gathering
 from retrofit.training.losses.rows.sequences_of_samples import sequences_of_samples
 from retrofit.training.torch_api.losses import RETURN_LOSS

@@ -14,7 +14,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.runtime import BATCH_ROWS, GLOBAL_REDUCTIONS
 
-from ..comparisons import comparisons
+from ..comparisons.comparisons import comparisons
 from ..reductions.coupling import coupled_otherwise, obstacle
 from ..reductions.reduction import plain_reader
 from .seeds import seeds

@@ -1,0 +1,1 @@
+"""Comparisons of the samples of a batch with each other, and the operations that make them."""
