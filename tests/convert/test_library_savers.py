@@ -82,6 +82,10 @@ def test_a_logger_of_loguru_is_quiet_on_other_ranks(tmp_path: Path) -> None:
         ("import trimesh", "trimesh.Trimesh(vertices, faces).export(path)"),
         ("import pydicom", "image = pydicom.dcmread(path); image.save_as(path)"),
         ("import ase.io", "ase.io.write(path, atoms)"),
+        ("import imageio", "imageio.mimwrite(path, frames, fps=30)"),
+        ("import imageio.v3 as iio", "iio.imwrite(path, frames)"),
+        ("import subprocess", "subprocess.check_output('cp -r {} copy'.format(path), shell=True)"),
+        ("from tqdm.autonotebook import tqdm", "tqdm.write(path)"),
         ("from rdkit import Chem", "Chem.MolToMolFile(molecule, path)"),
     ],
 )

@@ -305,6 +305,7 @@ def test_a_folder_that_a_process_asks_for_is_not_temporary(tmp_path: Path) -> No
     [
         "store = np.lib.format.open_memmap(path, mode='w+', shape=(32, 1))\n    store[:] = 1\n    store.flush()",
         "import somelib\n    somelib.build_index(torch.rand(32, 1), path)",
+        "import subprocess\n    subprocess.check_output('make samples', shell=True)",
     ],
 )
 def test_whatever_makes_a_missing_file_makes_it_once(made: str, tmp_path: Path) -> None:

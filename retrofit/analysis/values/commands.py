@@ -9,6 +9,7 @@ CHANGING = {
     "rm", "mkdir", "rmdir", "mv", "cp", "ln", "touch", "tar", "unzip", "gunzip", "gzip", "zip", "wget", "curl", "rsync",
     "chmod", "chown", "pip", "conda", "make", "tee", "kill", "pkill", "dd", "sed", "python", "python3", "bash", "sh",
 }  # fmt: skip
+GIVE_OUTPUT = ("check_output", "getoutput", "getstatusoutput")  # to be called for what the command prints
 CHANGING_OF_GIT = {"clone", "pull", "checkout", "reset", "commit", "stash", "init", "add"}
 
 
@@ -17,6 +18,8 @@ def only_reads(call: ast.Call, name: str, parent: ast.AST) -> bool:
 
     `parent` is the node that holds the call. A command that is not a literal may do anything.
     """
+    if name.rpartition(".")[2] in GIVE_OUTPUT:
+        return not isinstance(parent, ast.Expr)
     words = _words(call.args[0]) if call.args else []
     names = {word.rpartition("/")[2] for word in words}
     if not words or names & CHANGING or any(">" in word for word in words):

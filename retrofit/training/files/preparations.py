@@ -16,6 +16,7 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
+from retrofit.analysis.values.commands import only_reads
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalClass, Result
 from retrofit.training.torch_api.files import (
@@ -164,6 +165,8 @@ class _Search:
         if any(name.rpartition(".")[2].startswith("download") for name in names):
             return True
         if names & COMMANDS:
+            if any(only_reads(call, name, scope.source.parents[call]) for name in names & COMMANDS):
+                return False
             return not any("mkdir" in str(part.value) for part in walk(call) if isinstance(part, ast.Constant))
         return isinstance(call.func, ast.Attribute) and call.func.attr in UNPACK_METHODS
 

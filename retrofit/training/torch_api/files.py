@@ -13,18 +13,21 @@ from . import runtime
 WRITERS = frozenset({
     "torch.save", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt", "json.dump",
     "pickle.dump", "yaml.dump", "yaml.safe_dump", "matplotlib.pyplot.savefig", "torchvision.utils.save_image",
-    "cv2.imwrite", "imageio.imwrite", "imageio.imsave", "imageio.mimsave", "skimage.io.imsave",
+    "cv2.imwrite", "cv2.imwritemulti", "skimage.io.imsave", "skvideo.io.vwrite", "mediapy.write_image",
     "scipy.misc.imsave", "scipy.io.savemat", "joblib.dump", "dill.dump", "torchvision.io.write_png",
     "torchvision.io.write_jpeg", "logging.config.dictConfig", "logging.config.fileConfig", "torch.jit.save",
     "torch.onnx.export", "soundfile.write", "torchaudio.save", "torchvision.io.write_video", "scipy.io.wavfile.write",
     "librosa.output.write_wav", "os.fsync", "safetensors.torch.save_file", "safetensors.torch.save_model",
     "matplotlib.pyplot.imsave", "matplotlib.image.imsave", "omegaconf.OmegaConf.save", "torchaudio.backend.save",
-    "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave", "imageio.v2.imwrite",
-    "imageio.v3.imwrite", "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
+    "cloudpickle.dump", "toml.dump", "nibabel.save", "tifffile.imwrite", "tifffile.imsave",
+    "SimpleITK.WriteImage", "numpy.lib.format.write_array", "shutil.make_archive",
     "ase.io.write", "meshio.write", "nrrd.write", "itk.imwrite", "mcubes.export_obj", "mcubes.export_mesh",
     "trimesh.exchange.export.export_mesh", "rdkit.Chem.MolToMolFile", "rdkit.Chem.MolToPDBFile",
     "rdkit.Chem.MolToXYZFile", "rdkit.Chem.Draw.MolToFile", "torch.export.save", "zarr.save",
-    "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html",
+    "onnx.save", "onnx.save_model", "plotly.io.write_image", "plotly.io.write_html", "cPickle.dump", "_pickle.dump",
+    "simplejson.dump", "ujson.dump", "msgpack.pack", "marshal.dump", "tomli_w.dump",
+    *(f"imageio.{version}{kind}{verb}" for version in ("", "v2.", "v3.") for kind in ("im", "mim", "vol", "mvol")
+      for verb in ("write", "save")),
 })  # fmt: skip
 # Functions and methods of other libraries that say by their names that they write files, or make a folder; each returns
 # something of its own interest: timm's CheckpointSaver.save_checkpoint.
@@ -49,6 +52,7 @@ KEEPS_DATA = frozenset({"save_pretrained", "tofile", "to_parquet", "to_hdf", "to
 WRITING_METHODS = KEEPS_DATA | SENDS | {
     "savefig", "to_csv", "to_json", "to_pickle", "write_text", "write_bytes", "mkdir", "unlink", "touch", "writerow",
     "writerows", "writeheader", "save_weights", "to_excel", "write_image", "write_html", "export_chrome_trace",
+    "write_videofile", "write_gif", "to_netcdf",
     "export_stacks", "write_png", "symlink_to", "rmdir",
 }  # fmt: skip
 # Methods of the objects of some libraries that write them to a file: PlyData([vertices]).write(path).
@@ -90,7 +94,8 @@ STORES: dict[str, tuple[list[str], Collection[str]]] = {
     "rdkit.Chem.SDWriter": ([], ""), "rdkit.Chem.PDBWriter": ([], ""),
     "ase.io.Trajectory": (["filename", "mode"], "wa"),
     "pandas.ExcelWriter": ([], ""), "pyarrow.parquet.ParquetWriter": ([], ""), "cv2.VideoWriter": ([], ""),
-    "imageio.get_writer": ([], ""), "imageio.v2.get_writer": ([], ""), "tensorflow.io.TFRecordWriter": ([], ""),
+    "imageio.get_writer": ([], ""), "imageio.v2.get_writer": ([], ""), "skvideo.io.FFmpegWriter": ([], ""),
+    "tensorflow.io.TFRecordWriter": ([], ""),
     "matplotlib.backends.backend_pdf.PdfPages": ([], ""), "matplotlib.animation.FFMpegWriter": ([], ""),
 }  # fmt: skip
 # What opens a database, with the name of one in memory, where there is such.
@@ -100,9 +105,8 @@ DATABASES = {
 }  # fmt: skip
 
 # Functions that change files and folders; those that run a command of the system; those that copy.
-COMMANDS = frozenset(
-    {"os.system", "os.popen", *(f"subprocess.{name}" for name in ("call", "run", "check_call", "Popen"))}
-)
+RUNNERS = ("call", "run", "check_call", "check_output", "getoutput", "getstatusoutput", "Popen")
+COMMANDS = frozenset({"os.system", "os.popen", *(f"subprocess.{name}" for name in RUNNERS)})
 FILE_COPIES = frozenset(f"shutil.{name}" for name in ("copy", "copyfile", "copy2", "copytree", "move"))
 FILE_CHANGERS = COMMANDS | FILE_COPIES | {
     "os.makedirs", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace", "os.rmdir", "os.removedirs",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from . import runtime
 
 # Progress bars around what is gone through, and those that count themselves.
+_TQDM = [f"tqdm{module}" for module in ("", ".std", ".auto", ".notebook", ".autonotebook", ".rich", ".asyncio", ".gui")]
 PROGRESS_BARS = frozenset({
-    "tqdm.tqdm", "tqdm.std.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.rich.tqdm",
-    "tqdm.asyncio.tqdm", "tqdm.tqdm_notebook", "rich.progress.track", "alive_progress.alive_it",
+    *(f"{module}.tqdm" for module in _TQDM), "tqdm.tqdm_notebook", "rich.progress.track", "alive_progress.alive_it",
 })  # fmt: skip
-COUNTING_BARS = frozenset({"tqdm.trange", "tqdm.std.trange", "tqdm.auto.trange", "tqdm.notebook.trange"})
+COUNTING_BARS = frozenset({*(f"{module}.trange" for module in _TQDM), "tqdm.tnrange"})
 HANDLED_BARS = frozenset({"alive_progress.alive_bar", "rich.progress.Progress"})  # moved on by calls
 BARS = PROGRESS_BARS | COUNTING_BARS | HANDLED_BARS
 # Methods of bars: those that show what they are given, all that change nothing but the bar.
@@ -22,7 +22,7 @@ SHOWS = frozenset({
     "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
     "rich.console.Console.log", "rich.progress.Progress.console.print", "rich.progress.Progress.console.log",
     "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
-    "termcolor.cprint", "tqdm.tqdm.write", "tqdm.auto.tqdm.write", "tqdm.std.tqdm.write", "icecream.ic",
+    "termcolor.cprint", "icecream.ic", *(f"{bar}.write" for bar in PROGRESS_BARS if bar.endswith(".tqdm")),
     *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
 })  # fmt: skip
 PRINTS = SHOWS | {"print", "warnings.warn", runtime.PRINT_MAIN}
