@@ -19,6 +19,7 @@ from retrofit.training.torch_api.distributed import WORLD_SIZE
 from retrofit.training.torch_api.optimizers import SCHEDULE_NAMES
 from retrofit.training.torch_api.runtime import LR_SCALING, SAMPLES_PER_STEP
 
+from ..data.batch_values import BATCH, GRADIENT
 from ..data.loaders import TRAIN
 from ..data.shards import builders_of, is_same, places_given
 from .rates import rates_of, rates_set
@@ -153,7 +154,9 @@ def counts_batches(project: Project, division: ast.BinOp, scope: Scope, sizes: l
 
 
 def is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
-    """Return whether a number is, or comes from, the length of something."""
+    """Return whether a number is, or comes from, the length of something, and is no figure of a batch."""
+    if {BATCH, GRADIENT} & project.batch_values.sources_of(dividend, scope):
+        return False  # what is counted in a batch: mask.sum()
     parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in walk(node))
     return any(last_name(part) in ("len", "shape", "size") for part in parts if isinstance(part, ast.expr))
 
