@@ -16,7 +16,7 @@ from retrofit.rules.edits.early_modules import import_of_early
 from retrofit.rules.edits.early_names import is_early
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.seeds import drawn_unseeded, is_drawn
+from retrofit.training.data.seeds import drawn_early, drawn_unseeded, is_drawn
 from retrofit.training.distributed.ranks.own_values import (
     DRAW,
     GENERATOR,
@@ -55,6 +55,10 @@ HELPS = {
     SAMPLER_SEED: "leave it out: the order of an epoch is drawn from the same numbers on every rank",
     SEED: "give it a number as its seed, or call rd.share_random_state() after it, on every rank",
 }
+EARLY = "each process draws other numbers here, before the processes join, and no seed is set"
+HELP_EARLY = (
+    "random.seed(0), numpy.random.seed(0) or torch.manual_seed(0) before it, or draw after rd.setup_distributed()"
+)
 INVALID = [
     """\
 train_set, val_set = random_split(dataset, [80, 20])
@@ -82,6 +86,19 @@ torch.manual_seed(0)
     """\
 noise = torch.randn(100, 4)
 torch.manual_seed(0)
+""",
+    # drawn by what is called before the training, from a stream that has no seed
+    """\
+import random
+
+
+def split(rows):
+    random.shuffle(rows)
+    return rows[:80], rows[80:]
+
+
+torch.manual_seed(0)
+train_rows, val_rows = split(list(range(100)))
 """,
     # the order of a set of texts, a generator and a seed of each process
     """\
@@ -185,6 +202,7 @@ def find(project: Project) -> Iterator[Finding]:
         return
     if not project.distribution.is_by_hand:
         yield from _own_values(project)
+        yield from _early(project)
     if project.distribution.is_by_hand or project.calls_any(SAME_RANDOM_STATE):
         yield from _splits(project)  # weights come from the wrapper and orders from the sampler
         return
@@ -196,6 +214,16 @@ def find(project: Project) -> Iterator[Finding]:
         message = "each process draws other numbers before a seed is set"
     source, statement, edit = edit_after_setup(project, "rd.share_random_state()")
     yield found(RULE, source, statement, message, [edit])
+
+
+def _early(project: Project) -> Iterator[Finding]:
+    """Yield what is drawn before the processes join, when they cannot have one state of the random numbers yet."""
+    if import_of_early(project) is not None:
+        return
+    analysis = project.analysis
+    for node, module in drawn_early(analysis, (analysis.module_scopes[source] for source in project.sources)):
+        if module.source is not project.entry or is_early(project, module.source.statement(node), module):
+            yield found(RULE, module.source, node, EARLY, help=HELP_EARLY)
 
 
 def _own_values(project: Project) -> Iterator[Finding]:

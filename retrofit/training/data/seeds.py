@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
+from retrofit.analysis.flow.main_guard import is_under_main_of_another
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named, calls_within
 from retrofit.analysis.flow.sources import Origin, origins
@@ -48,7 +49,10 @@ def _made_from(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
 
 
 def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:
-    """Yield what the functions around the training draw outside its loops, from streams that nothing seeds before."""
+    """Yield what is drawn before the training, outside its loops, from streams that nothing seeds before.
+
+    Drawn by the functions around the training, or by those that they call: `files = shuffled(folder)`, `Pairs(folder)`.
+    """
     seeds = {seed: calls_named(analysis, {seed}) for seed in SEED_OF.values()}
     for path in paths:
         for index, frame in enumerate(path.frames):
@@ -56,9 +60,34 @@ def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]
             for node in own_nodes(frame.scope.node):
                 if not isinstance(node, ast.Call) or node in in_loops or node.lineno > frame.node.lineno:  # type: ignore[attr-defined]
                     continue
-                seed = _stream(analysis, node, frame.scope)
-                if seed and not any(_is_before(c, s, node, frame.scope, inner) for c, s in seeds[seed]):
-                    yield node
+                run = [(node, frame.scope)] if node is frame.node else calls_within(analysis, node, frame.scope)
+                for call, scope in run:
+                    seed = "" if scope in inner else _stream(analysis, call, scope)
+                    if seed and not any(_is_before(c, s, node, frame.scope, inner) for c, s in seeds[seed]):
+                        yield call
+
+
+def drawn_early(analysis: Analysis, modules: Iterable[Scope]) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls of modules that draw while they are imported, from streams that nothing seeds before."""
+    seeds = {seed: calls_named(analysis, {seed}) for seed in SEED_OF.values()}
+    entry = analysis.module_scopes[analysis.modules.entry]
+    for module in modules:
+        for node in own_nodes(module.node):
+            if not isinstance(node, ast.Call) or is_under_main_of_another(analysis, module, node):
+                continue
+            drawn = {_stream(analysis, call, scope) for call, scope in calls_within(analysis, node, module)} - {""}
+            if any(not any(_is_at_import(c, s, node, module, entry) for c, s in seeds[seed]) for seed in drawn):
+                yield node, module
+
+
+def _is_at_import(seed: ast.Call, where: Scope, node: ast.Call, module: Scope, entry: Scope) -> bool:
+    """Return whether a seed may be set before a module draws: in the module, or in the script between its imports."""
+    if where is module:
+        return place_of(seed) < place_of(node)
+    if where is not entry:
+        return where.is_function
+    imports = (part for part in own_nodes(entry.node) if isinstance(part, (ast.Import, ast.ImportFrom)))
+    return any(place_of(seed) < place_of(part) for part in imports)
 
 
 def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

@@ -1,0 +1,90 @@
+"""Draws before the training from a stream that nothing seeds: the same on all ranks, or listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+IMPORTS = """\
+import random
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+"""
+SPLIT = """\
+def split(rows):
+    random.shuffle(rows)
+    return rows[:24], rows[24:]
+"""
+PAIRS = """\
+class Pairs(Dataset):
+    def __init__(self, n):
+        self.other = np.random.permutation(n)
+
+    def __len__(self):
+        return len(self.other)
+
+    def __getitem__(self, i):
+        return torch.ones(1), torch.full((1,), float(self.other[i]))
+"""
+MAIN = """\
+def main():
+    torch.manual_seed(0)
+    {made}
+    loader = DataLoader(dataset, batch_size=4, shuffle=True)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+main()
+"""
+ROWS = "dataset = TensorDataset(torch.tensor(rows[0]).float()[:, None], torch.ones(24, 1))"
+
+
+def both(folder: Path, text: str, **modules: str) -> tuple[str, int]:
+    """Return the converted files, and how many draws are listed."""
+    result = conversion(folder, text, **modules)
+    listed = [finding for finding in result.findings if finding.code == "RF108" and not finding.edits]
+    return "".join(file.text for file in result.files), len(listed)
+
+
+@pytest.mark.parametrize(
+    "defined, made",
+    [
+        (SPLIT, f"rows = split(list(range(32)))\n    {ROWS}"),
+        (PAIRS, "dataset = Pairs(24)"),
+        (f"{PAIRS}\n\ndef data():\n    return Pairs(24)\n", "dataset = data()"),
+    ],
+    ids=["split by a function", "drawn by a data set", "drawn by a data set in a function"],
+)
+def test_all_ranks_draw_what_called_functions_draw(defined: str, made: str, tmp_path: Path) -> None:
+    text, listed = both(tmp_path, f"{IMPORTS}\n\n{defined}\n\n{MAIN.format(made=made)}")
+    assert "rd.share_random_state()" in text and not listed
+
+
+def test_a_seeded_draw_of_a_called_function_needs_nothing(tmp_path: Path) -> None:
+    seeded = SPLIT.replace("    random.shuffle", "    random.seed(1)\n    random.shuffle")
+    made = f"rows = split(list(range(32)))\n    {ROWS}"
+    text, listed = both(tmp_path, f"{IMPORTS}\n\n{seeded}\n\n{MAIN.format(made=made)}")
+    assert "rd.share_random_state()" not in text and not listed
+
+
+@pytest.mark.parametrize("seed, count", [("", 1), ("random.seed(1)\n", 0)])
+def test_a_draw_of_an_imported_module_is_listed(seed: str, count: int, tmp_path: Path) -> None:
+    module = f"import random\n{seed}rows = [list(range(24))]\nrandom.shuffle(rows[0])\n"
+    _, listed = both(tmp_path, f"{IMPORTS}from samples import rows\n\n\n{MAIN.format(made=ROWS)}", samples=module)
+    assert listed == count
+
+
+def test_a_draw_before_the_options_are_parsed_is_listed(tmp_path: Path) -> None:
+    drawn = "rows = [list(range(24))]\nrandom.shuffle(rows[0])\n"
+    parsed = f"import argparse\n{drawn}args = argparse.ArgumentParser().parse_args()\n"
+    _, listed = both(tmp_path, f"{IMPORTS}{parsed}\n\n{MAIN.format(made=ROWS)}")
+    assert listed == 1
