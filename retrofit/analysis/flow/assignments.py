@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from ..scopes import Binding, Scope, outside_comprehensions, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction
+from .calls.returned import returned
 from .reachability import known_scopes
-from .sources import Origin, is_followed, origins
+from .sources import Origin, is_followed
 from .variables import Variable, is_plain, part_of, variables_of
 
 
@@ -53,8 +54,10 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
     waiting = [variable]
     while waiting:
         current = waiting.pop()
-        given = [(assignment.value, assignment.scope) for assignment in assignments_to(analysis, current)]
-        given += [part for b, scope in _bindings(analysis, current) for part in _handed_over(analysis, b, scope)]
+        handed_over = [(b, list(_handed_over(analysis, b, scope))) for b, scope in _bindings(analysis, current)]
+        entries = {b.value for b, parts in handed_over if parts and isinstance(b.value, ast.Subscript)}
+        given = [(a.value, a.scope) for a in assignments_to(analysis, current) if a.value not in entries]
+        given += [part for _, parts in handed_over for part in parts]
         for value, scope in given:
             for part in _held_by(analysis, value, scope):
                 for inner in variables_of(analysis, part, scope):
@@ -70,9 +73,16 @@ def _handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> Iterator
         return
     if binding.value is None or isinstance(part_of(binding), (ast.Name, ast.Attribute)):
         return
-    for origin in origins(analysis, [Origin(binding.value, scope, (*binding.path,))]):
-        if not origin.keys and isinstance(origin.node, ast.expr) and is_followed(origin.node):
-            yield origin.node, origin.scope
+
+    def through(origin: Origin) -> Iterator[Origin] | None:
+        held = _held_by(analysis, origin.node, origin.scope) if isinstance(origin.node, ast.Call) else []
+        return (origin.to(part) for part in held) if held else None
+
+    for origin in returned(analysis, Origin(binding.value, scope, (*binding.path,)), through):
+        node = origin.node
+        is_end = not origin.keys and node is not binding.value and is_followed(node)
+        if is_end and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            yield node, origin.scope
 
 
 def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[ast.expr]:

@@ -62,7 +62,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
     for call, node in (*run_by_training(analysis, paths), *_of_libraries(analysis, paths, is_trained)):
         variables, is_container = held_in(analysis, node, call.scope)
         kinds = classes_of(analysis, node, call.scope)
-        for variable in variables:
+        for variable in sorted(variables, key=str):
             if is_trained(variable, kinds, is_container):
                 known = models.get(variable, Model(variable))
                 # In one branch a model, in another one a list of them: rd.model.distribute_models takes both.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ...calls import CallSite, default_of, given_parameters
 from ...scopes import FUNCTIONS, Function, Scope, own_nodes
@@ -14,11 +14,17 @@ from ..keys import Key, Keys, may_be
 Given = tuple[ast.expr, Scope, Keys]  # of which entry it is the value; see `Origin`
 
 
-def given_for(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterator[Given]:
-    """Yield what calls, and starts of processes, give for a parameter, and its default where one gives nothing."""
+def given_for(
+    analysis: Analysis, name: str, scope: Scope, keys: Keys, calls: Collection[ast.AST] | None = None
+) -> Iterator[Given]:
+    """Yield what calls, and starts of processes, give for a parameter, and its default where one gives nothing.
+
+    Only what `calls` give, if there are such.
+    """
     function = scope.node
     assert isinstance(function, FUNCTIONS)
-    names, sites = given_parameters(scope), analysis.callers(function)
+    names = given_parameters(scope)
+    sites = [site for site in analysis.callers(function) if calls is None or site.call in calls]
     if name not in names:
         yield from (found for site in sites if keys for found in _of_rest(site, name, scope, keys))
         return
@@ -26,10 +32,10 @@ def given_for(analysis: Analysis, name: str, scope: Scope, keys: Keys) -> Iterat
     yield from ((*place, keys) for place in given if place is not None)
     for site in (site for site, place in zip(sites, given) if place is None):
         yield from _of_spread(site, names, name, keys)
-    started = analysis.spawned.given(scope, name)
+    started = analysis.spawned.given(scope, name) if calls is None else None
     yield from [(*started, keys)] if started is not None else []
     default = default_of(function, name)
-    if default is not None and (None in given or has_unknown_caller(analysis, scope)):
+    if default is not None and (None in given or (calls is None and has_unknown_caller(analysis, scope))):
         yield default, scope.parent or scope, keys
 
 
