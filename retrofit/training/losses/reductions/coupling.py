@@ -12,7 +12,7 @@ from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.training.data.batch_values import CHOSEN, GRADIENT, UNEVEN
+from retrofit.training.data.batch_values import BATCH, CHOSEN, GRADIENT, UNEVEN
 from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
@@ -182,7 +182,7 @@ def obstacle(project: Project, node: ast.expr, scope: Scope, together: bool = Fa
         for outer in where.source.ancestors(place):
             is_last = outer is where.node or outer in project.batch_values.loops
             if not is_last and isinstance(outer, (*LOOPS, ast.ListComp, ast.GeneratorExp)):
-                for iterable in _iterables(outer):
+                for iterable in () if _is_over_data(project, outer, where) else _iterables(outer):
                     if samples.goes_through(iterable, where):
                         return "it is computed for one sample after the other elsewhere"
                     is_of_batches = outer in project.batch_values.steps
@@ -195,6 +195,12 @@ def obstacle(project: Project, node: ast.expr, scope: Scope, together: bool = Fa
     tests = deciding_tests(project, node, scope)
     is_left_out = any(not together or total_in(project, *test) is None for test in tests)
     return "processes may not all come to it" if is_left_out else ""
+
+
+def _is_over_data(project: Project, loop: ast.AST, scope: Scope) -> bool:
+    """Return whether a loop that trains goes through all data of the script: `for i in range(0, len(data), size)`."""
+    values = project.batch_values
+    return loop in values.steps and not any(BATCH in values.sources_of(part, scope) for part in _iterables(loop))
 
 
 def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
