@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 
 from ..edits import block_of
 from ..nodes import walk
 from ..scopes import Binding, Scope, outside_comprehensions, place_of
+from ..values.inference import Analysis
+from ..values.kinds import Values
 
 LOOPS = (ast.For, ast.AsyncFor)
 
@@ -46,14 +48,24 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     return owner, list(dict.fromkeys([*before[first:], *again]))
 
 
+def values_here(analysis: Analysis, node: ast.expr, scope: Scope) -> Values:
+    """Return what an expression can be: a name by the bindings that can count where it is read."""
+    if not isinstance(node, ast.Name) or node.id not in scope.bindings:
+        return analysis.evaluate(node, scope)
+    owner, live = live_bindings(node, scope)
+    return analysis.of_bindings(live, owner) or analysis.evaluate(node, scope)
+
+
 def _replaced(before: list[Binding], scope: Scope, around: set[ast.AST]) -> Iterator[Binding]:
     """Yield the bindings that an assignment later in the same block replaces, whatever leads to the place."""
     for binding in before:
-        node = binding.node
-        if not _assigns(binding) or any(isinstance(n, ast.Try) for n in _ancestors_within(node, scope, around)):
+        if not _assigns(binding):
             continue
-        block = block_of(scope.source, node)  # type: ignore[arg-type]
-        earlier = {part: number for number, part in enumerate(block[: block.index(node)])}  # type: ignore[arg-type]
+        node = scope.source.statement(binding.node)
+        if any(isinstance(outer, ast.Try) for outer in _ancestors_within(node, scope, around)):
+            continue
+        block = block_of(scope.source, node)
+        earlier = {part: number for number, part in enumerate(block[: block.index(node)])}
         for other in before if earlier else ():
             number = next((earlier[n] for n in (other.node, *scope.source.ancestors(other.node)) if n in earlier), None)
             if number is not None and not _leaves_loop(block[number : len(earlier)]):
@@ -62,10 +74,12 @@ def _replaced(before: list[Binding], scope: Scope, around: set[ast.AST]) -> Iter
 
 def _first_of_arms(before: list[Binding], scope: Scope, around: set[ast.AST]) -> int:
     """Return the number of the first binding in the last statement before a place that assigns it in all its arms."""
-    assigning = {binding.node for binding in before if _assigns(binding)}
+    assigning = {scope.source.statement(binding.node) for binding in before if _assigns(binding)}
     for binding in reversed(before):
         outermost = _statement_among(binding.node, scope, around)
-        if outermost is not None and outermost is not binding.node and _always_runs_one(outermost, assigning):
+        if outermost is None or outermost is scope.source.statement(binding.node):
+            continue
+        if _always_runs_one(outermost, assigning):
             return next(i for i, other in enumerate(before) if _is_in(other.node, outermost, scope))
     return 0
 
@@ -78,7 +92,7 @@ def _statement_among(node: ast.AST, scope: Scope, around: set[ast.AST]) -> ast.s
     return None
 
 
-def _always_runs_one(statement: ast.stmt, wanted: set[ast.AST]) -> bool:
+def _always_runs_one(statement: ast.stmt, wanted: Collection[ast.AST]) -> bool:
     """Return whether what comes after a statement runs after one of the wanted ones in it."""
     if statement in wanted:
         return True
@@ -89,7 +103,7 @@ def _always_runs_one(statement: ast.stmt, wanted: set[ast.AST]) -> bool:
     return False
 
 
-def _has_one(block: list[ast.stmt], wanted: set[ast.AST]) -> bool:
+def _has_one(block: list[ast.stmt], wanted: Collection[ast.AST]) -> bool:
     """Return whether one of the wanted statements runs in a block, or nothing after it does."""
     leaves = bool(block) and isinstance(block[-1], (ast.Return, ast.Raise))
     return leaves or any(_always_runs_one(statement, wanted) for statement in block)
@@ -138,10 +152,12 @@ def _settles(binding: Binding, scope: Scope, around: set[ast.AST]) -> bool:
     """Return whether an assignment is always made on the way: in one of the blocks around, or by a loop around."""
     if isinstance(binding.node, LOOPS):
         return not around.isdisjoint(binding.node.body)
-    return _assigns(binding) and not around.isdisjoint(block_of(scope.source, binding.node))  # type: ignore[arg-type]
+    return _assigns(binding) and not around.isdisjoint(block_of(scope.source, scope.source.statement(binding.node)))
 
 
 def _assigns(binding: Binding) -> bool:
     """Return whether a statement gives a name a value that has nothing of those before."""
     node = binding.node
+    if binding.kind == "enter":  # with bar(values) as name
+        return True
     return binding.kind == "value" and isinstance(node, ast.stmt) and not isinstance(node, ast.AugAssign)

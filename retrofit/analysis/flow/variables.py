@@ -12,6 +12,7 @@ from ..scopes import FUNCTIONS, Binding, Scope, outside_comprehensions, own_node
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalFunction, LocalModule
 from .reachability import known_scopes
+from .reaching_definitions import live_bindings
 from .sources import Origin, origins
 
 
@@ -61,7 +62,7 @@ class _Trace:
 
     def _of(self, node: ast.expr, scope: Scope) -> set[Variable]:
         if isinstance(node, ast.Name):
-            return self._of_name(node.id, scope)
+            return self._of_name(node.id, scope, node)
         if isinstance(node, ast.Attribute):
             return self._of_attribute(node, scope)
         if isinstance(node, ast.Call):
@@ -97,7 +98,8 @@ class _Trace:
             for variable in self.of(container, scope)
         }
 
-    def _of_name(self, name: str, scope: Scope) -> set[Variable]:
+    def _of_name(self, name: str, scope: Scope, read: ast.Name | None = None) -> set[Variable]:
+        """Return the variables of a name: where it only names others, of those that it can name where it is `read`."""
         found = scope.find(name)
         if found is None:
             return set()
@@ -113,6 +115,9 @@ class _Trace:
         if not any(binding.kind in ("value", "enter") for binding in bindings):
             return set()
         held = self._held_by_other_names([(binding, binding.elsewhere or owner) for binding in bindings])
+        if held and read is not None and len(bindings) > 1:
+            live = [binding for binding in live_bindings(read, scope)[1] if binding in bindings]
+            held = self._held_by_other_names([(binding, binding.elsewhere or owner) for binding in live]) or held
         return held or {Variable(owner, name)}
 
     def _held_by_other_names(self, bindings: list[tuple[Binding, Scope]]) -> set[Variable]:

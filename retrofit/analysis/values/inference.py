@@ -155,7 +155,7 @@ class Analysis:
         if found is None:
             return self._of_star(name, scope.module) or frozenset([External(name)])
         owner, bindings = found
-        return self._memory.once((owner, name), lambda: self._of_bindings(bindings, owner))
+        return self._memory.once((owner, name), lambda: self.of_bindings(bindings, owner))
 
     def _of_star(self, name: str, module: Scope) -> Values:
         for binding in module.star_imports:
@@ -169,7 +169,8 @@ class Analysis:
                         return values
         return NOTHING
 
-    def _of_bindings(self, bindings: list[Binding], scope: Scope) -> Values:
+    def of_bindings(self, bindings: list[Binding], scope: Scope) -> Values:
+        """Return what a name of `scope` can be by some of its bindings."""
         return frozenset().union(*(self._of_binding(binding, binding.elsewhere or scope) for binding in bindings))
 
     def _of_binding(self, binding: Binding, scope: Scope) -> Values:

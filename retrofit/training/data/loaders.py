@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.operands import operands
+from retrofit.analysis.flow.reaching_definitions import values_here
 from retrofit.analysis.flow.stored import stored_as
 from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
 from retrofit.analysis.scopes import Scope
@@ -132,7 +133,7 @@ def _is_known(value: Value) -> bool:
 
 def is_split(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a loader draws this process's share only: by the runtime, or by a DistributedSampler."""
-    for value in analysis.evaluate(node, scope):
+    for value in values_here(analysis, node, scope):
         if isinstance(value, Result) and value.builder in TRAINING_SHARES:
             return True
         if isinstance(value, Result) and value.builder in LOADERS:
