@@ -91,7 +91,7 @@ def train(args, checkpoint):
     model = get_model(args, rd.get_device())  # rd.distribute_model: DDP, or another strategy
     ema = get_ema(args, model)
     lr = rd.scaled_lr(args.lr, args.accum_steps)
-    optimizer = get_optimizer(args, model, lr, train_loader.batch_size)
+    optimizer = get_optimizer(args, model, lr, train_loader.batch_sampler.batch_size)
     epochs = rd.checkpoint.ResumableEpochs(train_loader, args.accum_steps)
     state = TrainingState(model, ema, optimizer, gradient_scaler(args.amp), epochs)
     if checkpoint:

@@ -159,11 +159,12 @@ def make_writer(folder, options_text, images):
 def print_plan(args, state, folder, checkpoint):
     """Say what is about to run."""
     world_size, epochs = rd.get_world_size(), state.epochs
+    per_process = epochs.loader.batch_sampler.batch_size
     unit = "process(es)" if rd.get_device().type == "cpu" else "GPU(s)"
     lr = rd.scaled_lr(args.lr, args.accum_steps)
     rd.print_main(
         f"{folder}: {world_size} {unit}, {rd.strategies.resolve_strategy(args.strategy)}, global batch "
-        f"{epochs.global_batch} = {epochs.loader.batch_size} per process x {world_size} x {args.accum_steps} "
+        f"{epochs.global_batch} = {per_process} per process x {world_size} x {args.accum_steps} "
         f"accumulation step(s)\nEffective lr: {lr:g} ({args.lr_scale}: {args.lr:g} for a batch of {args.batchsize})"
     )
     if checkpoint:

@@ -1877,23 +1877,23 @@ class ShardedBatches(ShardedSampler):
 
 
 class DistributedLoader:
-    """A loader in place of `loader`: it has its attributes and class, and yields the batches of `iterate(loader)`."""
+    """A loader with the attributes and class of `loader`, and the script's batch size; yields `iterate(loader)`."""
 
     def __init__(self, loader: DataLoader, iterate: Callable[[DataLoader], Iterator[Any]]) -> None:
-        self.__dict__.update(_loader=loader, _iterate=iterate)
+        self.__dict__.update(_loader=loader, _iterate=iterate, _whole=getattr(loader, "_of_all_ranks", loader))
 
     def __iter__(self) -> Iterator[Any]:
         return self._iterate(self._loader)
 
     def __len__(self) -> int:
-        length, whole = len(self._loader), self._loader.__dict__.get("_of_all_ranks", self._loader)
+        length, whole = len(self._loader), self._whole
         is_of_all = not isinstance(whole.dataset, IterableDataset) and length == DataLoader.__len__(whole)
         return DataLoader.__len__(self._loader) if is_of_all else length  # a class may count its batches in __init__
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # while it is copied
             raise AttributeError(name)
-        return getattr(self._loader, name)
+        return getattr(self._whole if name == "batch_size" else self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._loader, name, value)
@@ -2471,9 +2471,9 @@ _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the
 def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
-    Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
-    numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
-    line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
+    Its batches have `micro_batch(loader.batch_size, accum_steps)` samples; its `batch_size` is that of `loader`. From
+    its first iteration on every rank draws random numbers of its own: no two ranks augment the same way. A loader that
+    is created again in each epoch, by the same line, has a new order each time. `seed` is rank 0's by default.
     Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
     iterable of batches each rank takes whole ones in turn (`BatchesInTurn`).
     Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 aa27596479dc5d10d094e9b618ceb966cf07c6b080844a98405b5ff6cce3f974
+# Unchanged while the text above has the SHA-256 dfef70665a7952549e893c5dac1637bf1d89474babda5448c2688d7a90ce5bb8

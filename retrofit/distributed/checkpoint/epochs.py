@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from ..data.loaders import DistributedLoader
 from ..data.random_state import get_rng_state, set_rng_state
-from ..data.sharding import ShardedSampler
+from ..data.sharding import ShardedSampler, size_of_batches
 from ..failure.watchdog import begin_step
 from ..process.process_group import get_rank, get_world_size, is_distributed
 
@@ -46,7 +46,7 @@ class ResumableEpochs:
     @property
     def global_batch(self) -> int:
         """Samples per optimizer step over all ranks."""
-        return (self.loader.batch_size or 1) * get_world_size() * self.accum_steps
+        return (size_of_batches(self.loader) or 1) * get_world_size() * self.accum_steps
 
     @property
     def samples(self) -> int:

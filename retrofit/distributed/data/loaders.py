@@ -26,9 +26,9 @@ _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the
 def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
-    Its batch size is `micro_batch(loader.batch_size, accum_steps)`. From its first iteration on every rank draws random
-    numbers of its own: no two ranks augment the same way. A loader that is created again in each epoch, by the same
-    line, has a new order each time. `seed`, of the order and the streams, is rank 0's torch.initial_seed() by default.
+    Its batches have `micro_batch(loader.batch_size, accum_steps)` samples; its `batch_size` is that of `loader`. From
+    its first iteration on every rank draws random numbers of its own: no two ranks augment the same way. A loader that
+    is created again in each epoch, by the same line, has a new order each time. `seed` is rank 0's by default.
     Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
     iterable of batches each rank takes whole ones in turn (`BatchesInTurn`).
     Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,

@@ -180,23 +180,23 @@ class ShardedBatches(ShardedSampler):
 
 
 class DistributedLoader:
-    """A loader in place of `loader`: it has its attributes and class, and yields the batches of `iterate(loader)`."""
+    """A loader with the attributes and class of `loader`, and the script's batch size; yields `iterate(loader)`."""
 
     def __init__(self, loader: DataLoader, iterate: Callable[[DataLoader], Iterator[Any]]) -> None:
-        self.__dict__.update(_loader=loader, _iterate=iterate)
+        self.__dict__.update(_loader=loader, _iterate=iterate, _whole=getattr(loader, "_of_all_ranks", loader))
 
     def __iter__(self) -> Iterator[Any]:
         return self._iterate(self._loader)
 
     def __len__(self) -> int:
-        length, whole = len(self._loader), self._loader.__dict__.get("_of_all_ranks", self._loader)
+        length, whole = len(self._loader), self._whole
         is_of_all = not isinstance(whole.dataset, IterableDataset) and length == DataLoader.__len__(whole)
         return DataLoader.__len__(self._loader) if is_of_all else length  # a class may count its batches in __init__
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # while it is copied
             raise AttributeError(name)
-        return getattr(self._loader, name)
+        return getattr(self._whole if name == "batch_size" else self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._loader, name, value)

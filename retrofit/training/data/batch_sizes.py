@@ -10,16 +10,19 @@ from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Item
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
+from .drawn import builders_of_value, loaders_in
 from .draws.draws import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
 
 MOST_DEPTH = 4
+OF_LOADER = "batch_size"  # an attribute of the loaders, also of those that are sharded: the batch size of the script
 WHOLE_NUMBERS = frozenset({"int", "round", "math.floor", "math.ceil"})
 
 
@@ -28,10 +31,12 @@ class BatchSizes:
 
     def __init__(self, analysis: Analysis, loaders: list[Loader], draws: Draws) -> None:
         self.analysis = analysis
-        calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.builders}
+        self.loaders = calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.builders}
         sources = analysis.modules.sources.values()
         built = [(call, source) for source in sources for call in calls if call in source.parents]
-        self.known = {size for place in built for size in self._read_by(*place)}
+        self.variables = {loader.variable for loader in loaders if loader.variable and TRAIN in loader.roles}
+        self.known: set[object] = {OF_LOADER}
+        self.known |= {size for place in built for size in self._read_by(*place)}
         drawn = [place for draw in draws.batches.values() for place in draw.sizes]
         read = closure([*drawn, *draws.split_sizes], self._given)
         self.known |= {self._identity(*place) for place in read}
@@ -68,6 +73,8 @@ class BatchSizes:
         """Return what a size refers to: the variable that it is, the option that is read, what is computed of both."""
         if isinstance(node, ast.BinOp):
             return self._computed(node, scope, depth)
+        if isinstance(node, ast.Attribute) and node.attr == OF_LOADER and self._is_loader(node.value, scope):
+            return OF_LOADER
         if isinstance(node, ast.Call) and len(node.args) == 1 and self.analysis.called(node, scope) & WHOLE_NUMBERS:
             return self._identity(node.args[0], scope, depth)
         is_entry = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
@@ -87,6 +94,12 @@ class BatchSizes:
         if len(bindings) != 1 or bindings[0][0].kind not in ("value", "parameter"):
             return None
         return (self._of_callers(*bindings[0], depth) if depth else None) or bindings[0]
+
+    def _is_loader(self, node: ast.expr, scope: Scope) -> bool:
+        if builders_of_value(self.analysis, node, scope) & self.loaders:
+            return True
+        held = loaders_in(self.analysis, node, scope)
+        return any(variable in self.variables for place in held for variable in variables_of(self.analysis, *place))
 
     def _of_callers(self, binding: Binding, scope: Scope, depth: int) -> object:
         """Return the size that all callers give for a parameter, whatever its default is; None if they differ."""

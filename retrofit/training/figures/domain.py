@@ -43,6 +43,7 @@ from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
 from ..optimizer.rates import is_rate_of_group
 from ..optimizer.schedules import rate_terms
+from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
 from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of
@@ -108,8 +109,8 @@ class TorchDomain:
         # What one value is computed from: all of it is reduced, or none. None is something that was not followed.
         self.bonds: set[frozenset[Root | None]] = set()
         self._inner: dict[Scope, bool] = {}
-        outputs = partial(outputs_of, project)
-        self.calls = Calls(self.analysis, self.models, self.terms, outputs, self.operation, self._bound)
+        outputs, rows = partial(outputs_of, project), rows_per_batch(project)
+        self.calls = Calls(self.analysis, self.models, self.terms, rows, outputs, self.operation, self._bound)
 
     # Where values differ.
 
@@ -157,7 +158,8 @@ class TorchDomain:
     def place(self, node: ast.expr, scope: Scope, loops: tuple[ast.AST, ...], kind: str, is_open: bool) -> Root | None:
         if kind in (OTHER, SHAPE, PER_SIZE) or node not in scope.source.parents:
             return None
-        is_inside = any(loop in self.loops for loop in loops) or (scope in self.steps and self._runs_inside(scope))
+        may_be_run = scope in self.steps or kind == BATCH_SIZE  # of which every process knows that of all
+        is_inside = any(loop in self.loops for loop in loops) or (may_be_run and self._runs_inside(scope))
         if not is_inside or any(loop in self.batch_loops - self.loops for loop in loops):
             return None
         return Root(node, scope, kind, is_open)
@@ -305,11 +307,9 @@ class TorchDomain:
 
     def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         is_length = isinstance(node.func, ast.Name) and node.func.id == "len" and not _are_sets(given)
-        return (
-            NONE
-            if is_length and counts_outputs(self.project, node, scope)
-            else self.calls.value(node, scope, receiver, given)
-        )
+        if is_length and counts_outputs(self.project, node, scope):
+            return NONE
+        return self.calls.value(node, scope, receiver, given)
 
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
         if call in self.models and self.calls.is_of_module(call, scope):
@@ -354,7 +354,7 @@ class TorchDomain:
 
     def result(self, call: ast.Call, scope: Scope) -> Flow | None:
         names = self.analysis.called(call, scope)
-        if names & {RANK_SHARE}:
+        if names & ({RANK_SHARE} | OWN_BATCH_SIZES):
             return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
         if names & OWN_SAMPLES:
             return Flow(BATCH)
