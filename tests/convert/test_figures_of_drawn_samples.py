@@ -64,7 +64,7 @@ FORMS = {
         "loss.detach()", "print(value.item())", "return rd.reduce_loss(loss).detach()",
     ),
     "in place": (
-        "noise = torch.empty(8, 3).normal_()\n        loss = F.softplus(-D(G(noise))).mean()", "loss",
+        "noise = torch.empty(loader.batch_size, 3).normal_()\n        loss = F.softplus(-D(G(noise))).mean()", "loss",
         "loss.item()", "print(value)", "return rd.reduce_loss(loss).item()",
     ),
 }  # fmt: skip
@@ -77,6 +77,56 @@ def script_of(name: str) -> tuple[str, str]:
     for place, value in given.items():
         text = text.replace(place, value)
     return text, expected
+
+
+SCORES = """\
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+size = 8
+loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=size, shuffle=True)
+G, D = nn.Linear(3, 4), nn.Linear(4, 1)
+optimizer = torch.optim.SGD(G.parameters(), lr=0.1)
+for epoch in range(2):
+    for step, (x,) in enumerate(loader):
+        fake = D(G(NOISE))
+        loss = F.softplus(-fake).mean() + F.softplus(D(x)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item(), fake.mean().item())
+"""
+OF_THE_BATCH = (
+    "torch.randn(x.size(0), 3)", "torch.randn((len(x), 3))", "torch.rand_like(x)[:, :3]", "torch.randn(size, 3)",
+    "torch.randn([size, 3])", "torch.randn(loader.batch_size, 3)", "torch.empty(size, 3).normal_()",
+    "torch.FloatTensor(size, 3).uniform_(-1, 1)", "torch.Tensor(np.random.normal(0, 1, (x.shape[0], 3)))",
+    "torch.FloatTensor(np.random.normal(0, 1, size=(size, 3)))",
+)  # fmt: skip
+OF_A_FIXED_NUMBER = (
+    "torch.randn(8, 3)", "torch.Tensor(8, 3).normal_()", "torch.FloatTensor(np.random.normal(0, 1, (8, 3)))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", OF_THE_BATCH)
+def test_a_mean_over_drawn_samples_is_reduced(noise: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, SCORES.replace("NOISE", noise))
+    assert not result.refusals and not result.listed
+    assert "print(rd.reduce_loss(loss).item(), rd.reduce_loss(fake.mean()).item())" in result.files[0].text
+
+
+@pytest.mark.parametrize("noise", OF_A_FIXED_NUMBER)
+def test_samples_of_a_fixed_number_are_listed_with_the_figures_of_them(noise: str, tmp_path: Path) -> None:
+    result = conversion(
+        tmp_path, SCORES.replace("NOISE", noise).replace("fake.mean().item()", "(fake > 0).sum().item()")
+    )
+    assert "print(rd.reduce_loss(loss).item(), (fake > 0).sum().item())" in result.files[0].text
+    shown, drawn = (finding.message for finding in result.listed)
+    assert shown == "rank 0's share: (fake > 0).sum().item(), is printed"
+    assert drawn.startswith("each rank draws its own: ") and "8, 3" in drawn
 
 
 @pytest.mark.parametrize("name", FORMS)

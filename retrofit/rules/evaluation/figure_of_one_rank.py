@@ -17,12 +17,14 @@ from retrofit.training.figures.sinks import DECIDES, PASSED, WEIGHS
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.steps.drawn_choices import drawn_choices
 from retrofit.training.steps.drawn_partners import drawn_partners
+from retrofit.training.steps.draws_per_batch import draws_per_batch
 from retrofit.training.steps.shared_branches import leaves_or_trains
 from retrofit.training.torch_api.runtime import EVALUATION_SHARES
 
 RULE = CATALOG["RF406"]
 DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"
 CHOICE = "let all ranks choose by one number, rd.collectives.broadcast_object(random.random())"
+ONE_DRAW = "the training is as with another seed; one draw for all ranks: rd.data.draw_together(torch.rand, 1)"
 PARTNER = "the training is as with another seed; for that of one process gather the rows, rd.loss.batch_rows(images)"
 INVALID = [
     """\
@@ -105,6 +107,7 @@ def _drawn(project: Project, listed: set[ast.AST]) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return
     for call, scope in drawn_partners(project):
+        lines.add((scope, call.lineno))
         message = f"each rank draws its own: {_short(call)}, by which samples meet others of the same rank alone"
         yield found(RULE, scope.source, call, message, help=PARTNER)
     for chosen, scope in drawn_choices(project):
@@ -113,6 +116,11 @@ def _drawn(project: Project, listed: set[ast.AST]) -> Iterator[Finding]:
             lines.add((scope, chosen.lineno))
             message = f"each rank draws its own: {_short(chosen)}, by which it chooses for its part of the batch"
             yield found(RULE, scope.source, chosen, message, help=CHOICE)
+    for call, scope in draws_per_batch(project):
+        if (scope, call.lineno) not in lines:
+            lines.add((scope, call.lineno))
+            message = f"each rank draws its own: {_short(call)}, which one process draws once for the whole batch"
+            yield found(RULE, scope.source, call, message, help=ONE_DRAW)
 
 
 def decided_by_main(project: Project) -> Iterator[Finding]:

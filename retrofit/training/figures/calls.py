@@ -13,6 +13,7 @@ from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENT_FUNCTIONS, GRADIENTS_OFF
 from retrofit.training.torch_api.tensors import (
     ARRAY_PACKAGES,
+    DRAWN_LIKE,
     ENTRY_FREE,
     ENTRYWISE,
     OPERATORS,
@@ -24,14 +25,15 @@ from retrofit.training.torch_api.tensors import (
 from ..losses.terms import MEAN as REDUCED_MEAN
 from ..losses.terms import terms_at
 from . import kinds
-from .kinds import BATCH, CHOSEN, MEAN, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS, WHOLE
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, MEAN, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 
+SIZES = {SIZE, SHAPE, BATCH_SIZE}
 SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
 
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of a project: those of `models`, and those that are `terms` of a loss.
+    """The calls of a project: those of `models`, those that are `terms` of a loss, and draws of `rows` of their own.
 
     `outputs` returns what a model gives of a batch, `operation` what an operator makes of values, `bound` what is
     computed from several of them.
@@ -40,6 +42,7 @@ class Calls:
     analysis: Analysis
     models: Container[ast.Call]
     terms: Container[ast.AST]
+    rows: Container[ast.AST]
     outputs: Callable[[ast.Call, Scope], Flow]
     operation: Callable[[ast.expr, list[Flow]], Flow]
     bound: Callable[[list[Flow]], Flow]
@@ -47,6 +50,8 @@ class Calls:
     def value(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         """Return what a call gives of its receiver and its arguments."""
         flows = [flow for flow in (receiver, *given) if flow.differs]
+        if node in self.rows:
+            return Flow(OTHER)  # all ranks together draw more rows than one process
         if not flows:
             is_own = node in self.terms and any(flow.is_drawn for flow in (receiver, *given))
             return self._of_drawn(node, scope) if is_own and not _hands_through(node) else NONE
@@ -65,6 +70,9 @@ class Calls:
     def _called(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         names = self.analysis.called(node, scope)
         flows = [flow for flow in (receiver, *given) if flow.differs]
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in DRAWN_LIKE and given and given[0].kind in TENSORS:
+            return Flow(given[0].kind)
         if names & SAME_FUNCTIONS:
             return NONE
         if names & GRADIENT_FUNCTIONS:
@@ -76,17 +84,19 @@ class Calls:
             return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
         if node in self.models or self.is_of_module(node, scope):
             return self.outputs(node, scope) if all(f.kind in TENSORS | {WHOLE} for f in flows) else mixed(flows)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in kinds.MAKING and all(flow.kind in {SIZE, SHAPE} | TENSORS for flow in flows):
+        if name in kinds.MAKING and all(flow.kind in SIZES | TENSORS or _is_of_sizes(node, flow) for flow in flows):
             return Flow(BATCH)
         is_arithmetic = name.rstrip("_") in OPERATORS and len(given) == 1
-        if receiver.differs and (is_arithmetic or not any(flow.kind not in TENSORS | {SAME} for flow in given)):
+        known = TENSORS | {SAME}
+        keeps_rows = name in VIEWS and bool(given) and given[0].kind in SIZES  # x.view(x.size(0), -1)
+        are_known = all(flow.kind in known for flow in given[keeps_rows:])
+        if receiver.differs and (is_arithmetic or are_known):
             return self._method(node, receiver, name, given)
         built_in = _of_builtin(names, given)
         if built_in is not None:
             return built_in
         is_known = bool(names) and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
-        are_tensors = all(flow.kind in TENSORS | {SAME} for flow in given[1:])
+        are_tensors = all(flow.kind in known for flow in given[1:])
         if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
             flow = made_of(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
             return _with_parts(flow, name) if "torch" in {full.partition(".")[0] for full in names} else flow
@@ -119,6 +129,13 @@ def made_of(base: Flow, kind: str, name: str) -> Flow:
     elif name == "item" and kind in TENSORS:
         return mixed([replace(base, kind=kind)])
     return replace(base, kind=kind, is_read=base.is_read or name in WITHOUT_HISTORY, is_term=is_term, cells=frozenset())
+
+
+def _is_of_sizes(node: ast.Call, flow: Flow) -> bool:
+    """Return whether a value can be the shape that a call is given as a whole: torch.randn((len(images), 3))."""
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    is_written = any(isinstance(argument, (ast.Tuple, ast.List)) for argument in given)
+    return is_written and bool(flow.roots) and all(root.kind in SIZES for root in flow.roots)
 
 
 def _hands_through(node: ast.Call) -> bool:

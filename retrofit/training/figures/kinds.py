@@ -10,6 +10,7 @@ import ast
 
 from retrofit.analysis.interpreter.state import OTHER, SAME
 from retrofit.analysis.python_api import CONTAINER_NAMES
+from retrofit.training.torch_api.randomness import DRAWS_IN_PLACE
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
     COUNT_METHODS,
@@ -95,7 +96,7 @@ def of_method(kind: str, name: str, call: ast.Call | None, first: int = 0) -> st
         return SHAPE if kind in TENSORS else SAME
     if name == "size":
         return _of_size(kind, call)
-    if name in KEEPING:
+    if name in KEEPING or (name in DRAWS_IN_PLACE and kind in TENSORS):
         return kind
     if kind in (MEAN, SUM):
         return _of_scalar(kind, name, call, first)

@@ -71,20 +71,20 @@ def _chosen_objects(project: Project, node: ast.AST, scope: Scope) -> Iterator[a
 def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
     if project.batch_values.sources_of(node, scope):
         return False
-    found = origins(project.analysis, [Origin(node, scope)], partial(_onward, project))
-    calls = [(part, o.scope) for o in found for part in _read(o.node) if isinstance(part, ast.Call)]
+    found = origins(project.analysis, [Origin(node, scope)], partial(onward, project))
+    calls = [(part, o.scope) for o in found for part in read(o.node) if isinstance(part, ast.Call)]
     is_drawn = any(draws_in_loop(project, *call) for call in calls)
     return is_drawn and not any(gives_the_same(project.analysis.called(*call)) for call in calls)
 
 
-def _onward(project: Project, origin: Origin) -> list[Origin]:
+def onward(project: Project, origin: Origin) -> list[Origin]:
     """Return what an expression is computed from; how large something is does not depend on its numbers."""
     return [] if shapes.is_about_shape(origin.node) else [*inputs(project.analysis, origin)]
 
 
-def _read(node: ast.AST) -> Iterator[ast.AST]:
+def read(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes in an expression that tell of more than a shape."""
     if not shapes.is_about_shape(node):
         yield node
         for part in children(node):
-            yield from _read(part)
+            yield from read(part)

@@ -1,0 +1,96 @@
+"""Random numbers that a training draws for a batch, in a number that does not follow that of its samples.
+
+`alpha = torch.rand(1)`, `noise = torch.randn(8, 3)`: one process draws them once for the batch. Each of several draws
+its own, for its part of the batch: others on each rank, and together so many times as many.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
+from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.draws import ORDERS, of_common_stream
+from retrofit.training.torch_api.randomness import DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
+from retrofit.training.torch_api.runtime import OWN_BATCH_SIZES
+
+from ..data.random_draws import draws_in_loop
+from ..losses.terms import loss_expressions
+from .drawn_choices import onward, read
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+
+def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the draws that the loss of a batch is computed from, and that are not one for each of its samples."""
+    seen: set[ast.AST] = set()
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.Call) or node in seen:
+            continue
+        seen.add(node)
+        if not draws_in_loop(project, node, scope) or project.analysis.called(node, scope) & SHUFFLES:
+            continue
+        if not _is_trained_on(project, node, scope) or project.batch_values.loops_around(node, scope):
+            continue
+        if not any(_follows_batch(project, part, scope) for part in _given(node)):
+            yield node, scope
+
+
+def rows_per_batch(project: Project) -> set[ast.AST]:
+    """Return those of `draws_per_batch` that give rows, each of which is used as a sample is: torch.randn(8, 3)."""
+    return {call for call, scope in draws_per_batch(project) if _gives_rows(project, call, scope)}
+
+
+def _gives_rows(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a draw gives more than one number, or one row of them; an order is for the batch as it is."""
+    names = project.analysis.called(call, scope)
+    if names & PYTHON_DRAWS or {of_common_stream(name) for name in names} & ORDERS:
+        return False
+    sizes = [keyword.value for keyword in call.keywords if keyword.arg in ("size", "shape")]
+    sizes += [argument for argument in call.args if isinstance(argument, (ast.Tuple, ast.List))]
+    if names & NUMPY_DRAWS and not sizes:
+        return bool(call.args) and last_name(call) in ("rand", "randn", "random_sample")
+    given = next(iter([*sizes, *call.args]), None)
+    first = given.elts[0] if isinstance(given, (ast.Tuple, ast.List)) and given.elts else given
+    return not (isinstance(first, ast.Constant) and first.value == 1)
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    """Return what a draw gets its shape from: its arguments, or the tensor that it fills."""
+    filled = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in DRAWS_IN_PLACE else []
+    return [*filled, *call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is computed from a batch, from its shape, or from a rank's part of a batch size."""
+    found = computed_from(project.analysis, node, scope)
+    parts = [(part, o.scope) for o in found for part in walk(o.node) if isinstance(part, ast.expr)]
+    calls = [(part, where) for part, where in parts if isinstance(part, ast.Call)]
+    is_of_rank = any(project.analysis.called(*place) & OWN_BATCH_SIZES for place in calls)
+    return is_of_rank or any(p in project.batch_sizes or project.batch_values.sources_of(*p) for p in parts)
+
+
+def _is_trained_on(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether the loss is computed from what a call gives, or from the tensor that it fills."""
+    used, filled = project.analysis.fact("what the losses are computed from", lambda: _find_used(project))
+    is_in_place = isinstance(call.func, ast.Attribute) and call.func.attr in DRAWS_IN_PLACE
+    receiver = call.func.value if is_in_place else None  # type: ignore[attr-defined]
+    while isinstance(receiver, ast.Attribute) and receiver.attr == "data":
+        receiver = receiver.value
+    return call in used or (receiver is not None and (ast.unparse(receiver), scope) in filled)
+
+
+def _find_used(project: Project) -> tuple[set[ast.AST], set[tuple[str, Scope]]]:
+    """Return the calls, and the variables as they are written, that the losses are computed from."""
+    starts = [place for path in project.paths for place in loss_expressions(path)]
+    found = origins(project.analysis, [Origin(*place) for place in starts], partial(onward, project))
+    parts = [(part, o.scope) for o in found for part in read(o.node)]
+    names = {(ast.unparse(part), scope) for part, scope in parts if isinstance(part, (ast.Name, ast.Attribute))}
+    return {part for part, _ in parts if isinstance(part, ast.Call)}, names

@@ -1,0 +1,86 @@
+"""Random numbers that one process draws once for a batch, and each rank for its part of it, are listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+SCRIPT = """\
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.randn(64, 4)), batch_size=8)
+noise = torch.FloatTensor(5, 4)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        FORWARD
+        return self.layer(x)
+
+
+def mix(x, y):
+    weight = np.random.beta(0.2, 0.2)
+    return weight * x + (1 - weight) * y
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        shift = 0
+        STEP
+        loss = (model(x + shift) - y).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(model(torch.randn(3, 4)), "shown.pt")
+"""
+ONCE = {
+    "a number": ("shift = torch.rand(1)", "pass", "torch.rand(1)"),
+    "a number of Python": ("shift = random.uniform(-1, 1)", "pass", "random.uniform(-1, 1)"),
+    "a number of numpy": ("x = mix(x, y)", "pass", "np.random.beta(0.2, 0.2)"),
+    "a number in a model": ("pass", "x = x * torch.rand(1)", "torch.rand(1)"),
+    "a row": ("shift = torch.randn(1, 4)", "pass", "torch.randn(1, 4)"),
+    "an order of columns": ("x = x[:, torch.randperm(4)]", "pass", "torch.randperm(4)"),
+    "rows in place": ("noise.normal_(); shift = noise.mean(0)", "pass", "noise.normal_()"),
+}
+PER_SAMPLE = {
+    "a row per sample": "shift = torch.rand(x.size(0), 1)",
+    "of the shape of the batch": "shift = torch.randn_like(x)",
+    "of a variable with the size": "n = len(x)\n        shift = torch.rand(n, 1)",
+    "in a loop over the samples": "x = torch.stack([row * random.random() for row in x])",
+    "of the batch size of the loader": "shift = torch.rand(loader.batch_size, 1)",
+    "nothing that is trained": "shown = torch.randn(3, 4)",
+    "a shape alone": "n, t = torch.randn(4, 2).size(); shift = t",
+    "of a generator that all ranks have": "shift = np.random.default_rng(0).random()",
+}
+
+
+def listed(folder: Path, step: str, forward: str) -> list[str]:
+    result = conversion(folder, SCRIPT.replace("STEP", step).replace("FORWARD", forward))
+    assert not result.refusals
+    return [finding.message for finding in result.listed if "draws its own" in finding.message]
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_draw_for_the_whole_batch_is_listed(name: str, tmp_path: Path) -> None:
+    step, forward, drawn = ONCE[name]
+    message = f"each rank draws its own: {drawn}, which one process draws once for the whole batch"
+    assert listed(tmp_path, step, forward) == [message]
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE)
+def test_a_draw_for_each_sample_is_not_listed(name: str, tmp_path: Path) -> None:
+    assert listed(tmp_path, PER_SAMPLE[name], "pass") == []
