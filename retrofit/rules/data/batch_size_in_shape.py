@@ -14,9 +14,10 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.loaders import TRAIN, Loader
-from retrofit.training.data.made_before import made_before
+from retrofit.training.data.made_before import made_before, of_losses
 from retrofit.training.data.shards import builders_of, constant
 from retrofit.training.losses.gathering.gathered import gathering
+from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
@@ -189,7 +190,7 @@ def find(project: Project) -> Iterator[Finding]:
     counted = gathering(project).sizes  # over all ranks, by RF303
     drawn |= set(_of_steps(project))
     calls = ((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call))
-    shaped = [place for place in calls if _is_shaped(project, *place)]
+    shaped = [place for place in calls if _is_shaped(project, *place) and not _is_only_shown(project, *place)]
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     for node, scope in dict.fromkeys([*shaped, *before]):
         for part in [size for argument in _given(node) for size in _sizes_in(project, argument, scope)]:
@@ -204,6 +205,12 @@ def find(project: Project) -> Iterator[Finding]:
                 edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
                 message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(RULE, scope.source, part, message, edits)
+
+
+def _is_only_shown(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws, without gradients, what no loss is computed from: noise for pictures."""
+    is_drawn = last_name(call) in DRAWN and call not in of_losses(project)
+    return is_drawn and not has_gradients(project.analysis, scope, call)
 
 
 def _squeezed(project: Project) -> Iterator[Finding]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.returned import returned
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import reached_calls, reached_of
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -32,26 +33,32 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope,
     run: of a criterion that only training steps call it is not.
     """
     inside = {node for node, _ in project.in_loops}
-    seen: set[ast.AST] = set()
+    for made, scope in of_losses(project).items():
+        if made not in inside and _makes_rows(made) and not _is_in_model(project.analysis, scope):
+            yield made, scope, False  # type: ignore[misc]
+    for node, scope in reached_of(project.analysis, ast.BinOp, ast.Call):
+        if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
+            is_own = _is_of_criterion(project, scope) and not _keeps_state(project.analysis, scope)
+            yield node, scope, not is_own  # type: ignore[misc]
+
+
+def of_losses(project: Project) -> dict[ast.AST, Scope]:
+    """Return what the training losses are computed from, with its scopes: not what else their models are called with.
+
+    Pictures are made by the model that is trained, too, of noise that no loss has.
+    """
 
     def step(origin: Origin) -> list[Origin]:
         node, scope = origin.node, origin.scope
         is_parameter = isinstance(node, ast.Call) and project.analysis.called(node, scope) & PARAMETER_CLASSES
         return [] if is_parameter else list(inputs(project.analysis, origin))
 
-    for path in project.paths:
-        frame = path.frames[0]
-        start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
-        for origin in origins(project.analysis, [start], step):
-            made = origin.node
-            if made not in seen and made not in inside and _makes_rows(made):
-                seen.add(made)
-                if not _is_in_model(project.analysis, origin.scope):
-                    yield made, origin.scope, False  # type: ignore[misc]
-    for node, scope in reached_of(project.analysis, ast.BinOp, ast.Call):
-        if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
-            is_own = _is_of_criterion(project, scope) and not _keeps_state(project.analysis, scope)
-            yield node, scope, not is_own  # type: ignore[misc]
+    def find() -> dict[ast.AST, Scope]:
+        starts = [Origin(path.frames[0].node.func.value, path.frames[0].scope) for path in project.paths]  # type: ignore[attr-defined]
+        found = (origin for start in starts for origin in returned(project.analysis, start, step))
+        return {origin.node: origin.scope for origin in found}
+
+    return project.analysis.fact("of losses", find)
 
 
 def _makes_rows(node: ast.AST) -> bool:

@@ -45,7 +45,8 @@ class _Search:
             return self.through(origin)
         self._of_calls[origin] = len(calls)
         others = self._given(origin, None) - self._given(origin, calls)
-        return [source for source in sources(self.analysis, origin) if source not in others]
+        found = self.through(origin)
+        return [part for part in (sources(self.analysis, origin) if found is None else found) if part not in others]
 
     def _calls(self, origin: Origin, everywhere: bool = False) -> set[ast.AST]:
         """Return the calls on the way to the function of which a name is a parameter; none for another expression.
@@ -69,4 +70,10 @@ class _Search:
         assert isinstance(node, ast.Name)
         owner, _ = live_bindings(node, origin.scope)
         given = given_for(self.analysis, node.id, owner, origin.keys, calls)
-        return {Origin(part, scope, keys[:MOST_KEYS]) for part, scope, keys in given}
+        return {Origin(branch, scope, keys[:MOST_KEYS]) for part, scope, keys in given for branch in _branches(part)}
+
+
+def _branches(node: ast.expr) -> list[ast.expr]:
+    """Return an expression and those that it chooses from by a test."""
+    parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
+    return [node, *(branch for part in parts for branch in _branches(part))]
