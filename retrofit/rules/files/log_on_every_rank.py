@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, add_argument, call_through, surround
-from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -90,7 +89,7 @@ PRINT_IMPORT = "from {runtime} import print_main as print"
 
 
 def find(project: Project) -> Iterator[Finding]:
-    quiet = set(project.sources) if _replaces_print(project) else set(project.sources) - _training(project)
+    quiet = set(project.sources) if _replaces_print(project) else set()
     # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
     looping = {node for node, _ in project.in_loops}
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
@@ -189,8 +188,3 @@ def _replaces_print(project: Project) -> bool:
         if isinstance(target, ast.Attribute) and target.attr == "print"
     ]
     return any(project.analysis.named(target.value, scope) & BUILTINS for target, scope in targets)
-
-
-def _training(project: Project) -> set[Source]:
-    """Return the files that take part in the training: what others print while they are set up is left alone."""
-    return {project.entry, *(scope.source for _, scope in project.in_loops)}

@@ -1,0 +1,69 @@
+"""What the files around a training print appears once as well: of its data, its plots, its models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.additions_of import write_converted
+from convert.conversion import conversion
+from verify.projects.launch import Launcher
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import data
+import plots
+
+loader = DataLoader(data.samples(), batch_size=4)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for (x,) in loader:
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+plots.show(losses)
+"""
+DATA = """\
+import torch
+from torch.utils.data import TensorDataset
+
+
+def samples():
+    print("reading samples")
+    return TensorDataset(torch.ones(16, 4))
+"""
+PLOTS = """\
+def show(losses):
+    print("drawing", len(losses), "losses")
+
+
+def other():
+    return "nothing is printed"
+"""
+
+
+@pytest.mark.parametrize("name", ["data.py", "plots.py"])
+def test_the_print_of_a_module_is_that_of_rank_0(name: str, tmp_path: Path) -> None:
+    result = conversion(tmp_path, SCRIPT, data=DATA, plots=PLOTS)
+    (text,) = (file.text for file in result.files if file.path.name == name)
+    assert "from multigpu import print_main as print" in text
+
+
+def test_a_module_whose_prints_nothing_runs_stays_as_it_is(tmp_path: Path) -> None:
+    silent = "def show(losses):\n    return losses\n\n\ndef other():\n    print('never')\n"
+    result = conversion(tmp_path, SCRIPT, data=DATA, plots=silent)
+    assert "plots.py" not in [file.path.name for file in result.files]
+
+
+def test_two_processes_print_each_line_once(tmp_path: Path, launcher: Launcher) -> None:
+    write_converted(tmp_path, conversion(tmp_path, SCRIPT, data=DATA, plots=PLOTS))
+    run = launcher.run(tmp_path, "train.py", [], world_size=2, RETROFIT_BATCH="global")
+    assert run["statuses"] == [0, 0], run["outputs"]
+    printed = "".join(run["outputs"])
+    assert (printed.count("reading samples"), printed.count("drawing 4 losses")) == (1, 1)
