@@ -320,3 +320,44 @@ def test_what_only_tells_of_a_missing_file_makes_none(said: str, tmp_path: Path)
     head = f"{IMPORTS}import logging\nlogger = logging.getLogger()\npath = 'last.pt'\ndataset = torch.rand(32, 1)\n"
     rest = f"if not os.path.exists(path):\n    {said}\nelse:\n    print(torch.load(path))\n"
     assert not any("main_process_first" in line for line in converted(tmp_path, head + rest + TRAIN))
+
+
+FETCHED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import CIFAR10, MNIST, VOCSegmentation
+
+
+class Digits(MNIST):
+    pass
+
+
+data = MADE
+loader = DataLoader(data, batch_size=4)
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+FIRST = "with rd.output.main_process_first():"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "MNIST('d', True, None, None, True)",
+        "Digits('d', True, None, None, True)",
+        "VOCSegmentation('d', '2012', 'val', 1 > 0)",
+    ],
+)
+def test_a_download_that_is_asked_for_by_position_is_made_first(made: str, tmp_path: Path) -> None:
+    assert FIRST in converted(tmp_path, FETCHED.replace("MADE", made))
+
+
+@pytest.mark.parametrize("made", ["CIFAR10('d', True, None, None, False)", "VOCSegmentation('d', '2012', 'val')"])
+def test_what_is_there_already_is_read_at_once(made: str, tmp_path: Path) -> None:
+    assert FIRST not in converted(tmp_path, FETCHED.replace("MADE", made))

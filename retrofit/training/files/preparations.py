@@ -30,6 +30,7 @@ from retrofit.training.torch_api.files import (
     RENAMES,
     TRAINS_INTO_FILE,
     UNPACK_METHODS,
+    parameters_to_download,
     prepares_itself,
 )
 from retrofit.training.torch_api.output import LOGGER_METHODS, PRINTS
@@ -129,17 +130,17 @@ class _Search:
 
     def _downloads(self, call: ast.Call, scope: Scope) -> bool:
         """Return whether a call fetches data, or may by its flag: `MNIST(root, download=is_new)`, `Planetoid(root)`."""
-        flag = argument_for(call, [], "download")
-        if isinstance(flag, ast.Constant):
-            return flag.value is True
-        if flag is not None and not self.analysis.functions_called(call, scope):
-            return True
         names = self.analysis.called(call, scope)
         for value in self.analysis.evaluate(call.func, scope):
             if isinstance(value, LocalClass) and self.analysis.classes.method(value.scope, "__init__") is None:
                 names = names | self.analysis.classes.bases(value.scope)
             elif isinstance(value, LocalClass):
                 names = names | (self.analysis.classes.bases(value.scope) & DOWNLOADING_BASES)
+        flag = argument_for(call, parameters_to_download(names), "download")
+        if isinstance(flag, ast.Constant):
+            return flag.value is True
+        if flag is not None and not self.analysis.functions_called(call, scope):
+            return True
         is_data = any(prepares_itself(name) for name in names) or bool(names & DOWNLOADING_BASES)
         return is_data and call not in self.in_loops
 

@@ -128,6 +128,15 @@ SELF_PREPARING = (
     "torchtext.datasets.", "sklearn.datasets.fetch_", "tensorflow_datasets.load", "gensim.downloader.load",
     "nltk.download", "gdown.download", "wget.download", "torchvision.datasets.utils.download_", "kagglehub.",
 )  # fmt: skip
+# Data sets of torchvision that fetch what is missing if they are told to, by the place of that argument.
+TORCHVISION = "torchvision.datasets."
+DOWNLOAD_PLACES = {
+    3: "MovingMNIST SUN397 SEMEION SBU VOCSegmentation VOCDetection Caltech256 SBDataset Places365 EuroSAT Imagenette",
+    4: "CIFAR10 CIFAR100 MNIST FashionMNIST KMNIST SVHN USPS Omniglot StanfordCars Flowers102 Caltech101 WIDERFace "
+    "Food101 GTSRB CLEVRClassification PCAM Country211 RenderedSST2 PhotoTour",
+    5: "STL10 CelebA Kitti INaturalist LFWPeople LFWPairs DTD FGVCAircraft",
+    6: "OxfordIIITPet",
+}
 # Classes of libraries of which a derived one does so.
 DOWNLOADING_BASES = frozenset({
     "torch_geometric.data.InMemoryDataset", "torch_geometric.data.Dataset", "torch_geometric.data.dataset.Dataset",
@@ -188,3 +197,10 @@ def prepares_itself(name: str) -> bool:
     last = name.rpartition(".")[2]
     is_class = last[:1].isupper() and last != "Evaluator"
     return name.startswith(SELF_PREPARING) and (is_class or not name.startswith(("ogb.", "dgl.")))
+
+
+def parameters_to_download(names: Collection[str]) -> list[str]:
+    """Return the parameters up to `download` of the data set that one of these names is, none of another one."""
+    classes = {name.rpartition(".")[2] for name in names if name.startswith(TORCHVISION)}
+    places = [place for place, listed in DOWNLOAD_PLACES.items() if classes.intersection(listed.split())]
+    return ["_"] * places[0] + ["download"] if places else []
