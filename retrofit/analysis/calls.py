@@ -161,7 +161,7 @@ def _attribute_targets(target: ast.expr, receiver: str, whole: Binding) -> Itera
             yield from _attribute_targets(part, receiver, replace(whole, path=(*whole.path, index)))
 
 
-def later_entries(node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+def later_entries(node: ast.Dict | ast.Call, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
     """Return what `name[key] = value` adds to a dict that was assigned to `name` in the same scope."""
     outer = scope.source.parents.get(node)
     position = outer.elts.index(node) if isinstance(outer, ast.Tuple) else None

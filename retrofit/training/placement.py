@@ -12,6 +12,7 @@ from retrofit.analysis.files.runtime_names import RUNTIME, canonical
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias
 from retrofit.analysis.flow.main_guard import is_main_guard
+from retrofit.analysis.flow.stored import stored_as
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -36,7 +37,8 @@ def after_variable(
     None when the variable is set in several functions, so that no single place is after all of them. `passes_over`:
     assignments that may come later, if there are others; `also`: other statements that have to come before.
     """
-    assignments = [a for a in (*assignments_to(analysis, variable), *also) if not isinstance(a.value, ast.Constant)]
+    made = [*assignments_to(analysis, variable), *_entries_put(analysis, variable), *also]
+    assignments = [a for a in made if not isinstance(a.value, ast.Constant)]
     kept = [assignment for assignment in assignments if not passes_over(assignment)]
     assignments = assignments if all(a.only_fills for a in kept) else kept  # what fills an object makes none
     scopes = {assignment.scope for assignment in assignments}
@@ -53,6 +55,13 @@ def after_variable(
     before = [a.statement for a in prepared] or [assignments[0].statement]
     place = _in_common_block(scope.source, before)
     return scope.source, _before_training(scope.source, before, place, training) if training else place
+
+
+def _entries_put(analysis: Analysis, variable: Variable) -> list[Assignment]:
+    """Return the statements that may put an entry into its container: `loaders[name] = DataLoader(part)` in a loop."""
+    stored = stored_as(analysis, variable.scope, variable.name) if variable.key is not None else []
+    put = [part for part in stored if part.key in (None, variable.key)]
+    return [Assignment(part.scope.source.statement(part.value), part.scope) for part in put]
 
 
 def condition_at(analysis: Analysis, variable: Variable, scope: Scope, place: ast.stmt) -> str:

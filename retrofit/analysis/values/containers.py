@@ -13,6 +13,7 @@ from .kinds import NOTHING, Display, Item, Result, Value, Values
 if TYPE_CHECKING:
     from .inference import Analysis
 
+CALLED_DICTS = {"dict", "collections.OrderedDict", "collections.defaultdict"}
 MOST_DEPTH = 4  # of dicts that are put together from others
 
 
@@ -27,8 +28,8 @@ class Containers:
         exact = self.written(base, key) if isinstance(key, (int, str)) else []
         if exact:
             return frozenset().union(*(self._analysis.evaluate(part, scope) for part, scope in exact))
-        if isinstance(base, Result) and base.builder == "dict" and base.call.keywords and not base.call.args:
-            return self._union([given.value for given in base.call.keywords], base.scope)
+        if isinstance(base, Result) and self._called_pairs(base):
+            return self._union([value for _, value in self._called_pairs(base)], base.scope)
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope
@@ -44,8 +45,8 @@ class Containers:
 
     def written(self, base: Value, key: int | str) -> list[tuple[ast.expr, Scope]]:
         """Return the expressions that are written down for an entry of a container, and the scope they are in."""
-        if isinstance(base, Result) and base.builder == "dict" and not base.call.args:
-            return [(given.value, base.scope) for given in base.call.keywords if given.arg == key]
+        if isinstance(base, Result):
+            return [(value, base.scope) for name, value in self._called_pairs(base) if _literal(name) == key]
         if not isinstance(base, Display):
             return []
         node, parts = base.node, []
@@ -60,13 +61,20 @@ class Containers:
         """Return the keys and values of a dict, also those that it gets later."""
         return [*zip(node.keys, node.values), *self._later(node, scope)]
 
-    def _later(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+    def _called_pairs(self, base: Result) -> list[tuple[ast.expr | None, ast.expr]]:
+        """Return the keys and values of `dict(name=value)` or `OrderedDict()`, also those that it gets later."""
+        if base.builder not in CALLED_DICTS or (base.call.args and base.builder != "collections.defaultdict"):
+            return []
+        given = [(ast.Constant(keyword.arg), keyword.value) for keyword in base.call.keywords if keyword.arg]
+        return [*given, *self._later(base.call, base.scope)]
+
+    def _later(self, node: ast.Dict | ast.Call, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
         """Return the keys and values that a dict gets later, by its name or as an attribute of a class."""
         found = later_entries(node, scope)
         owner = scope.enclosing_class()
         return found if found or owner is None else self._of_attribute(node, owner)
 
-    def _of_attribute(self, node: ast.Dict, owner: Scope) -> list[tuple[ast.expr, ast.expr]]:
+    def _of_attribute(self, node: ast.Dict | ast.Call, owner: Scope) -> list[tuple[ast.expr, ast.expr]]:
         """Return the keys and values that methods of a class put into a dict that it or its objects have."""
         classes = self._analysis.classes
         of_objects = (binding for bindings in classes.attributes_of(owner).values() for binding, _ in bindings)
