@@ -2831,7 +2831,7 @@ def _while_sharing(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_sharing() -> bool:
-    """Return whether batches of `share_batches` are being used."""
+    """Return whether batches of `share_batches` or `same_batches` are being used."""
     return _depth > 0
 
 
@@ -2848,7 +2848,7 @@ def _same_pass(loader: DataLoader) -> Iterator[Any]:
     own = get_rng_state()
     share_random_state()
     try:
-        yield from loader
+        yield from _while_sharing(loader)
     finally:
         if get_rank() > 0:
             set_rng_state(own)
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 dfef70665a7952549e893c5dac1637bf1d89474babda5448c2688d7a90ce5bb8
+# Unchanged while the text above has the SHA-256 617396c0a4f46480625edab9a0cfb8f7e01d601244d25b7e5c5030aa23c7171f

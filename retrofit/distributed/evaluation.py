@@ -80,7 +80,7 @@ def _while_sharing(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_sharing() -> bool:
-    """Return whether batches of `share_batches` are being used."""
+    """Return whether batches of `share_batches` or `same_batches` are being used."""
     return _depth > 0
 
 
@@ -97,7 +97,7 @@ def _same_pass(loader: DataLoader) -> Iterator[Any]:
     own = get_rng_state()
     share_random_state()
     try:
-        yield from loader
+        yield from _while_sharing(loader)
     finally:
         if get_rank() > 0:
             set_rng_state(own)

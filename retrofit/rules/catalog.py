@@ -193,7 +193,8 @@ _ALL = (
         "RF114",
         "evaluation-order-per-rank",
         "Ranks that shuffle their evaluation differently, or draw other random numbers in it (a mask, noise), get "
-        "other figures, and decide differently about rates, the best weights and the end.",
+        "other figures, and decide differently about rates, the best weights and the end. With gradients, a loss that "
+        "counts the samples of all ranks would count them in an evaluation, too, which every rank runs whole.",
         "for batch in rd.evaluation.same_batches(loader), or shuffle=False.",
         "Evaluate with shuffle=False, and seed what an evaluation draws.",
     ),

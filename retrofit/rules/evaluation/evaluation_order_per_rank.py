@@ -20,6 +20,7 @@ from retrofit.training.data.seeds import draws_in_evaluation
 from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
 from retrofit.training.evaluation.pass_lengths import lengths_of_whole
 from retrofit.training.evaluation.whole_passes import whole_passes
+from retrofit.training.evaluation.with_gradients import loss_like_in_training
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.loops import Frame, is_ruled_out, truth_in_call
 from retrofit.training.torch_api.data import SAMPLERS_IN_ORDER
@@ -27,6 +28,19 @@ from retrofit.training.torch_api.runtime import SAME_ORDER
 
 RULE = CATALOG["RF114"]
 INVALID = [
+    # a training loss that is divided by its samples, with gradients
+    """\
+def mean_loss(outputs, labels):
+    return criterion(outputs, labels) / len(outputs)
+
+
+for images, labels in loader:
+    mean_loss(model(images), labels).backward()
+val_loader = DataLoader(dataset, 8)
+model.eval()
+for images, labels in val_loader:
+    total = max(total, mean_loss(model(images), labels).item())
+""",
     """\
 shuffled = DataLoader(dataset, 8, shuffle=True)
 model.eval()
@@ -86,6 +100,19 @@ with torch.no_grad():
 """,
 ]
 VALID = [
+    """\
+def mean_loss(outputs, labels):
+    return criterion(outputs, labels) / rd.loss.batch_count(len(outputs))
+
+
+for images, labels in loader:
+    mean_loss(model(images), labels).backward()
+val_loader = DataLoader(dataset, 8)
+model.eval()
+with torch.no_grad():
+    for images, labels in val_loader:
+        total = max(total, mean_loss(model(images), labels).item())
+""",
     """\
 shuffled = DataLoader(dataset, 8, shuffle=True)
 model.eval()
@@ -159,6 +186,7 @@ def find(project: Project) -> Iterator[Finding]:
         return  # one seed for all processes gives them one order, where the training draws from a sampler
     whole = {evaluation.loop: evaluation.scope for evaluation in project.evaluations if evaluation.reason}
     drawing = {loop for loop, scope in whole.items() if draws_in_evaluation(project.analysis, loop, scope)}
+    of_ranks = {loop for loop, scope in whole.items() if loss_like_in_training(project, loop, scope)}
     seen: set[ast.expr] = set()
     for expression, use in whole_passes(project).items():
         if not _is_fixed(project, use):
@@ -178,15 +206,20 @@ def find(project: Project) -> Iterator[Finding]:
             source = use.scope.source
             if use.role != EVALUATION or use.loop not in whole or use.expression in seen:
                 continue
-            if not is_random and use.loop not in drawing:
+            if not is_random and use.loop not in drawing | of_ranks:
                 continue
             if _is_fixed(project, use) or runs_on_one(project.analysis, use.scope, use.loop):
                 continue
             seen.add(use.expression)
-            what = "an order" if is_random else "random numbers"
-            message = f"each process draws {what} of its own for {source.segment(use.expression)}"
+            message = _message(source.segment(use.expression), is_random, use.loop in drawing)
             edits = surround(source, use.expression, "rd.evaluation.same_batches(", ")")
             yield found(RULE, source, use.expression, message, edits)
+
+
+def _message(drawn_from: str, is_random: bool, is_drawing: bool) -> str:
+    if not is_random and not is_drawing:
+        return f"with gradients, losses of {drawn_from} count as parts of a batch of all processes"
+    return f"each process draws {'an order' if is_random else 'random numbers'} of its own for {drawn_from}"
 
 
 def _is_fixed(project: Project, use: Use) -> bool:
