@@ -425,19 +425,19 @@ def test_what_a_branch_changes_in_own_batches_is_not_where_they_are_made(tmp_pat
 
 
 @pytest.mark.parametrize("container", ["{}", "dict()", "OrderedDict()"])
-@pytest.mark.parametrize("head", ['for name in ("train", "val"):', "for name in parts:", "for name, part in parts.items():"])
+@pytest.mark.parametrize("over", ['name in ("train", "val")', "name in parts", "name, part in parts.items()"])
 @pytest.mark.parametrize("is_attribute", [False, True])
-def test_an_entry_that_a_loop_puts_into_a_dict(
-    tmp_path: Path, container: str, head: str, is_attribute: bool
-) -> None:
+def test_an_entry_that_a_loop_puts_into_a_dict(tmp_path: Path, container: str, over: str, is_attribute: bool) -> None:
     """It is there after the loop, and not once the dict is made."""
-    script = HEAD + f"""\
+    script = (
+        HEAD
+        + f"""\
 from collections import OrderedDict
 parts = {{"train": dataset, "val": dataset}}
 class Data:
     def __init__(self):
         loaders = {container}
-        {head}
+        for {over}:
             loaders[name] = DataLoader(parts[name], batch_size=4, shuffle=name == "train")
         print("made")
     def fit(self):
@@ -446,6 +446,7 @@ class Data:
 data = Data()
 data.fit()
 """
+    )
     lines = converted(tmp_path, script.replace("loaders", "self.loaders") if is_attribute else _flat(script))
     name = "self.loaders" if is_attribute else "loaders"
     assert lines.index('print("made")') == lines.index(f"{name}['train'] = rd.distribute_loader({name}['train'])") + 1
