@@ -20,9 +20,10 @@ from retrofit.analysis.values.inference import Analysis
 
 from .data.batch_sizes import BatchSizes
 from .data.batch_values import BatchValues
-from .data.draws.cut_batches import gives_cut, is_of_rollout
-from .data.draws.draws import Draws, find_draws
+from .data.draws.draw import Draws
+from .data.draws.draws import find_draws
 from .data.draws.filled import is_filled_by_model
+from .data.draws.slices.cut_batches import gives_cut, is_of_rollout
 from .data.loaders import Loader, find_loaders
 from .distributed.distribution import Distribution, find_distribution, leads_to_collective
 from .distributed.rank_ordered import runs_in_turn

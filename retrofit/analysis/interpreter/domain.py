@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import Protocol
 
 from ..scopes import Scope
@@ -11,7 +11,13 @@ from .state import Flow, Root
 
 
 class Domain(Protocol):
-    """The meaning of what is not part of the program itself."""
+    """The meaning of what is not part of the program itself.
+
+    `lasting`: the kinds of values that belong to no batch, though they differ between processes.
+    """
+
+    @property
+    def lasting(self) -> Collection[str]: ...
 
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
         """Return what one turn of an iteration gives, None where the domain knows nothing about it."""

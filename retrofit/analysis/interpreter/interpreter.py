@@ -369,7 +369,7 @@ class Interpreter:
 
     def aged(self, flow: Flow) -> Flow:
         parts = tuple(self.aged(part) for part in flow.parts)
-        if flow.kind in (SAME, OTHER):
+        if flow.kind in (SAME, OTHER, *self.domain.lasting):
             return replace(flow, parts=parts) if parts else flow
         return Flow(OTHER, is_read=True, roots=self.left(flow), cells=flow.cells, parts=parts)
 

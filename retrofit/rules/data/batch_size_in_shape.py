@@ -13,6 +13,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH
+from retrofit.training.data.draws.slices.layout import layout_functions
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.made_before import made_before, of_losses
 from retrofit.training.data.shards import builders_of, constant
@@ -192,7 +193,8 @@ def find(project: Project) -> Iterator[Finding]:
     calls = ((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call))
     shaped = [place for place in calls if _is_shaped(project, *place) and not _is_only_shown(project, *place)]
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
-    for node, scope in dict.fromkeys([*shaped, *before]):
+    laid_out = layout_functions(project)
+    for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in laid_out):
         for part in [size for argument in _given(node) for size in _sizes_in(project, argument, scope)]:
             if part not in drawn and part not in counted:
                 outer = scope.source.parents[part]

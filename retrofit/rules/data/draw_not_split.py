@@ -12,7 +12,7 @@ from retrofit.rules.edits.draw_together import draw_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.draws.data_sets import data_sets_drawn_again
-from retrofit.training.data.draws.draws import CALL, PARTS, RANDOM, Draw
+from retrofit.training.data.draws.draw import CALL, COLUMNS, PARTS, RANDOM, Draw
 from retrofit.training.data.draws.whole import is_whole
 
 RULE = CATALOG["RF115"]
@@ -93,6 +93,8 @@ def _edits(draw: Draw) -> Iterator[Edit]:
     before, after = BEFORE.get(draw.kind, "rd.data.own_part("), ")"
     if draw.kind == PARTS and not _is_gone_through(draw):
         before, after = f"list({before}", "))"
+    if draw.kind == COLUMNS:
+        after = ".t()).t().contiguous()"
     if draw.kind == CALL:
         after = f", {draw.scope.source.segment(draw.sizes[0][0])})"
     yield from surround(draw.scope.source, draw.node, before, after)

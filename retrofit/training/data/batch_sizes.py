@@ -17,7 +17,7 @@ from retrofit.analysis.values.kinds import Display, Item
 from retrofit.training.torch_api.data import LOADER_PARAMETERS
 
 from .drawn import builders_of_value, loaders_in
-from .draws.draws import Draws
+from .draws.draw import Draws
 from .loaders import Loader
 from .next_calls import TRAIN
 

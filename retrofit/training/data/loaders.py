@@ -21,8 +21,8 @@ from retrofit.training.torch_api.runtime import TRAINING_SHARES
 from ..loops import LoopNode, Path, calls_without_training, phase_of
 from ..steps.training_conditions import without_training
 from .drawn import builders_of_value, loaders_in, may_be_loader
-from .draws.cut_batches import gives_cut
 from .draws.ready_batches import gives_batches, ready_batches
+from .draws.slices.cut_batches import gives_cut
 from .next_calls import EVALUATION, TRAIN, Use, drawn_by_next
 
 

@@ -25,7 +25,20 @@ from retrofit.training.torch_api.tensors import (
 from ..losses.terms import MEAN as REDUCED_MEAN
 from ..losses.terms import terms_at
 from . import kinds
-from .kinds import BATCH, BATCH_SIZE, CHOSEN, MEAN, REDUCIBLE, SHAPE, SIZE, SUM, TENSORS, WHOLE
+from .kinds import (
+    BATCH,
+    BATCH_SIZE,
+    CHOSEN,
+    COLUMNS,
+    LAYOUT,
+    MEAN,
+    REDUCIBLE,
+    SHAPE,
+    SIZE,
+    SUM,
+    TENSORS,
+    WHOLE,
+)
 
 SIZES = {SIZE, SHAPE, BATCH_SIZE}
 SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
@@ -83,7 +96,10 @@ class Calls:
             kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
             return Flow(kind) if kind != OTHER and not any(f.is_read for f in flows) else mixed(flows)
         if node in self.models or self.is_of_module(node, scope):
-            return self.outputs(node, scope) if all(f.kind in TENSORS | {WHOLE} for f in flows) else mixed(flows)
+            if not all(flow.kind in TENSORS | {WHOLE} for flow in flows):
+                return mixed(flows)
+            has_rows = not any(flow.kind in (COLUMNS, LAYOUT) for flow in flows)
+            return self.outputs(node, scope) if has_rows else _in_some_layout(self.outputs(node, scope))
         if name in kinds.MAKING and all(flow.kind in SIZES | TENSORS or _is_of_sizes(node, flow) for flow in flows):
             return Flow(BATCH)
         is_arithmetic = name.rstrip("_") in OPERATORS and len(given) == 1
@@ -157,16 +173,21 @@ def _of_builtin(names: set[str], given: list[Flow]) -> Flow | None:
     return None
 
 
+def _in_some_layout(outputs: Flow) -> Flow:
+    """Return the outputs of a model whose inputs do not have a row per sample: how they lie is not known."""
+    parts = tuple(replace(part, kind=LAYOUT) if part.kind == BATCH else part for part in outputs.parts)
+    return replace(outputs, kind=LAYOUT if outputs.kind == BATCH else outputs.kind, parts=parts)
+
+
 def _read(flow: Flow) -> Flow:
     return made_of(flow, flow.kind, "item") if flow.kind in TENSORS else mixed([flow])
 
 
 def _length(flow: Flow) -> Flow:
-    if flow.kind in (BATCH, CHOSEN):
-        return Flow(SIZE if flow.kind == BATCH else SUM, is_read=False)
-    if flow.kind == WHOLE:
-        return NONE
-    return mixed([flow])
+    kind = kinds.HELD.get(flow.kind, flow.kind)
+    if kind in (BATCH, CHOSEN):
+        return Flow(SIZE if kind == BATCH else SUM, is_read=False)
+    return NONE if kind in (WHOLE, COLUMNS) else mixed([flow])
 
 
 def _with_parts(flow: Flow, name: str) -> Flow:

@@ -35,7 +35,7 @@ from .. import Project
 from ..data import shapes
 from ..data.batches import made_before
 from ..data.drawn import loaders_in
-from ..data.draws.draws import drawing_loops, is_split_by_map
+from ..data.draws.drawing_loops import drawing_loops, is_split_by_map
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..evaluation.whole_passes import whole_passes
@@ -48,7 +48,7 @@ from . import kinds
 from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of
 from .decisions import decides
-from .kinds import BATCH, BATCH_SIZE, CHOSEN, LAYOUT, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import outputs_of
 from .set_by_models import is_set_by_model
@@ -82,7 +82,7 @@ class TorchDomain:
     """The facts of one project, and the notes of one run through it."""
 
     def __init__(self, project: Project) -> None:
-        self.project, self.analysis = project, project.analysis
+        self.project, self.analysis, self.lasting = project, project.analysis, kinds.HELD.keys()
         self.sinks = Sinks(self.analysis, project.outputs)
         self.shown: dict[ast.AST, Shown] = {}
         sharded = [loader for loader in project.loaders if TRAIN in loader.roles or loader.is_split]
@@ -357,7 +357,7 @@ class TorchDomain:
         if names & ({RANK_SHARE} | OWN_BATCH_SIZES):
             return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
         if names & OWN_SAMPLES:
-            return Flow(BATCH)
+            return Flow(HELD_ROWS if call in self.project.draws.sequences else BATCH)
         return NONE if gives_the_same(names) else None
 
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
@@ -397,4 +397,4 @@ class TorchDomain:
         return decides(branch, scope, self.sinks)
 
 
-__all__ = ["LAYOUT", "TorchDomain"]
+__all__ = ["TorchDomain"]

@@ -36,9 +36,13 @@ from retrofit.training.torch_api.tensors import (
 
 BATCH = "batch"  # an entry per sample, along the first dimension
 WHOLE = "whole"  # what a loader gives: its parts have an entry per sample
+COLUMNS = "columns"  # an entry per sample, along the second dimension
+HELD_ROWS = "held rows"  # a rank's part of all data, not of one batch
+HELD_COLUMNS = "held columns"
 LAYOUT = "layout"  # of all samples, in another order of dimensions
 CHOSEN = "chosen"  # some of the samples' elements
 SHAPE = "shape"  # of a batch
+COLUMNS_SHAPE = "shape of columns"
 SIZE = "size"  # the number of samples, or of their elements
 BATCH_SIZE = "batch size"  # the option: with a batch for all ranks together, a rank has a part of it only
 PER_SIZE = "per size"
@@ -46,7 +50,10 @@ MEAN = "mean"  # over the samples
 SUM = "sum"  # over the samples
 LIST = "list"  # with an entry per sample, kept when the batch is over
 REDUCIBLE = {MEAN, SUM, SIZE, BATCH_SIZE}
-TENSORS = {BATCH, LAYOUT, CHOSEN}
+TENSORS = {BATCH, COLUMNS, LAYOUT, CHOSEN}
+HELD = {HELD_ROWS: BATCH, HELD_COLUMNS: COLUMNS}
+STILL_HELD = {kind: held for held, kind in HELD.items()}
+SHAPES = {BATCH: SHAPE, CHOSEN: SHAPE, COLUMNS: COLUMNS_SHAPE}  # of a layout it is not known
 
 KEEPING = READS | SAME_ENTRIES | INTEGER_CASTS | MASK_CASTS | SQUEEZES
 TURNING = TRANSPOSES | TRANSPOSED
@@ -58,6 +65,7 @@ SCALARS = {"abs"}
 
 def of_operator(op: ast.operator, left: str, right: str) -> str:
     """Return the kind of `left op right`; OTHER where nothing is known."""
+    left, right = HELD.get(left, left), HELD.get(right, right)
     if left in TENSORS | {SAME} and right in TENSORS | {SAME}:
         return _of_tensors(left, right)
     if isinstance(op, (ast.Add, ast.Sub)):
@@ -92,8 +100,11 @@ def of_method(kind: str, name: str, call: ast.Call | None, first: int = 0) -> st
     """Return the kind of `x.name(...)`; `first` is the number of arguments that are x itself: 1 in torch.name(x)."""
     if kind == SAME or name in FIXED:
         return SAME
+    if kind in HELD:
+        made = of_method(HELD[kind], name, call, first)
+        return STILL_HELD.get(made, made) if name in KEEPING | TURNING else made
     if name == "shape":
-        return SHAPE if kind in TENSORS else SAME
+        return SHAPES.get(kind, OTHER) if kind in TENSORS else SAME
     if name == "size":
         return _of_size(kind, call)
     if name in KEEPING or (name in DRAWS_IN_PLACE and kind in TENSORS):
@@ -124,12 +135,13 @@ def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     if name in CHOOSES:
         return CHOSEN
     if name in TURNING:
-        return LAYOUT if kind != CHOSEN else kind
+        return _turned(kind, name, call, first)
     if name in FLATTENS:
-        return BATCH if kind == LAYOUT else kind
+        return BATCH if kind in (LAYOUT, COLUMNS) else kind
     if name in VIEWS:
         given = call.args[first:] if call is not None else []
-        return BATCH if kind == LAYOUT and len(given) == 1 and ast.unparse(given[0]) == "-1" else kind
+        is_flat = len(given) == 1 and ast.unparse(given[0]) == "-1"
+        return kind if kind not in (LAYOUT, COLUMNS) else BATCH if is_flat else LAYOUT
     if name in ("max", "min"):  # along a dimension of the samples' own
         given = [a for a in (call.args[first:] if call else [])] + [k.value for k in (call.keywords if call else [])]
         is_inner = bool(given) and all(isinstance(a, (ast.Constant, ast.UnaryOp)) for a in given)
@@ -137,13 +149,34 @@ def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     return kind if name in ENTRYWISE else OTHER
 
 
+def _turned(kind: str, name: str, call: ast.Call | None, first: int) -> str:
+    """Return the kind of x.t(), x.T, x.transpose(1, 2), x.permute(1, 0, 2) by where the samples lie afterwards."""
+    if kind not in (BATCH, COLUMNS):
+        return kind
+    written = [_number(part) for part in call.args[first:]] if call is not None else []
+    given = [number for number in written if number is not None and number >= 0]
+    of_samples = int(kind == COLUMNS)
+    if name in ("t", "T"):
+        to: int | None = 1 - of_samples
+    elif len(given) < len(written):
+        to = None
+    elif name == "permute":
+        to = given.index(of_samples) if of_samples in given else None
+    else:
+        is_moved = len(given) == 2 and of_samples in given
+        to = given[1 - given.index(of_samples)] if is_moved else of_samples if len(given) == 2 else None
+    return LAYOUT if to is None else {0: BATCH, 1: COLUMNS}.get(to, LAYOUT)
+
+
 def _of_reduction(kind: str, name: str, call: ast.Call | None, first: int) -> str:
     dims = _dims(call, first)
     if dims is None:
         return SUM if name == "sum" else OTHER if kind == CHOSEN else MEAN
-    if kind in (CHOSEN, LAYOUT):
+    if kind in (CHOSEN, LAYOUT) or (kind == COLUMNS and any(dim < 0 for dim in dims)):
         return OTHER
-    if 0 in dims:
+    if kind == COLUMNS and dims == {0}:
+        return BATCH
+    if int(kind == COLUMNS) in dims:
         return SUM if name == "sum" else MEAN
     return kind if dims else OTHER
 
@@ -168,15 +201,17 @@ def _of_size(kind: str, call: ast.Call | None) -> str:
     if kind not in TENSORS:
         return SAME
     if call is None or not call.args:
-        return SHAPE
-    return of_index(SHAPE, call.args[0])
+        return SHAPES.get(kind, OTHER)
+    return of_index(SHAPES[kind], call.args[0]) if kind in SHAPES else OTHER
 
 
 def of_index(kind: str, index: ast.expr) -> str:
     """Return the kind of `x[index]` for an index that is the same on every rank."""
-    if kind == SHAPE:
+    kind = HELD.get(kind, kind)
+    if kind in (SHAPE, COLUMNS_SHAPE):
         number = _number(index)
-        return SIZE if number == 0 else OTHER if number is None else SAME
+        is_unclear = number is None or (kind == COLUMNS_SHAPE and number < 0)
+        return OTHER if is_unclear else SIZE if number == int(kind == COLUMNS_SHAPE) else SAME
     if kind in (MEAN, SUM):
         return kind
     if kind == WHOLE:
@@ -186,11 +221,11 @@ def of_index(kind: str, index: ast.expr) -> str:
     if isinstance(index, ast.Constant) and isinstance(index.value, str):
         return kind
     if isinstance(index, ast.Tuple) and index.elts and isinstance(index.elts[0], ast.Slice):
-        first = index.elts[0]
-        return kind if first.lower is None and first.upper is None else OTHER
-    if isinstance(index, ast.Slice) and kind == LAYOUT:
+        of_samples = index.elts[int(kind == COLUMNS)] if len(index.elts) > int(kind == COLUMNS) else ast.Slice()
+        return kind if isinstance(of_samples, ast.Slice) and not (of_samples.lower or of_samples.upper) else OTHER
+    if isinstance(index, ast.Slice) and kind in (LAYOUT, COLUMNS):
         return kind
-    return OTHER
+    return BATCH if kind == COLUMNS and not isinstance(index, ast.Tuple) else OTHER
 
 
 def _number(index: ast.expr) -> int | None:

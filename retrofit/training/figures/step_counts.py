@@ -18,6 +18,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FILLED
 
 from .. import Project
+from ..data.draws.slices.layout import layout_functions
 from ..data.shards import is_same
 from ..losses.reductions.samples import is_name_of_size
 from ..optimizer.schedules import (
@@ -69,7 +70,9 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
         return
     sizes, batches = sizes_of_steps(project), set(project.in_batches)
     nodes = reached_of(project.analysis, *COUNTING)
-    by_size = {place[0] for place in _divisions(project) if _is_by_some_size(project, *place, sizes)}
+    laid_out = layout_functions(project)  # they compute how long sequences are
+    divisions = (place for place in _divisions(project) if place[1] not in laid_out)
+    by_size = {place[0] for place in divisions if _is_by_some_size(project, *place, sizes)}
     for node, scope in nodes if by_size else ():
         number = _number_at(project, node, scope, batches)
         origins = project.ranks.origins(number, scope) if number is not None else []

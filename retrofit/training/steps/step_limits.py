@@ -17,7 +17,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 
 from ..data.batches import repeats
 from ..data.drawn import is_loader, loaders_in
-from ..data.draws.draws import RANDOM
+from ..data.draws.draw import RANDOM
 from ..data.loaders import TRAIN
 from ..loops import Frame, LoopNode
 from ..optimizer.schedules import single_process_sizes, sizes_of_steps

@@ -17,10 +17,10 @@ from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.randomness import DRAWS
 
 from ...loops import Path
-from .cut_batches import is_of_rollout
 from .filled import changed_by
-from .sample_rows import NAMED_AS_BATCH
 from .sized_draws import names_of
+from .slices.cut_batches import is_of_rollout
+from .slices.sample_rows import NAMED_AS_BATCH
 from .without_batch import follows_loop
 
 if TYPE_CHECKING:

@@ -3,93 +3,44 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.calls.graph import nearest_on_paths
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.nodes import children, walk
-from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import is_dict
 from retrofit.training.torch_api.draws import FOLDS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
-from ...loops import LOOPS, Path
+from ...loops import Path
 from ..shapes import is_about_shape, measured
+from .draw import CALL, COLUMNS, PARTS, RANDOM, SEQUENCES, SLICE, Draw, Draws, Problem
 from .drawing_calls import drawing_call
+from .drawing_loops import is_split_by_map
 from .filled import filled_in, is_filled_by_model
 from .given_batches import has_batches
 from .repeated import is_repeated
-from .sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, shuffled, size_of
-from .slices import Slice, bounds_of, cut_into_parts, slice_of
-from .whole import evaluated_by_loop, evaluated_in_part, evaluated_whole, is_whole
+from .slices.sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
+from .slices.side_by_side import SideBySide, read_elsewhere, side_by_side
+from .slices.slices import Slice, bounds_of, cut_into_parts, slice_of
+from .whole import evaluated_by_loop, evaluated_in_part, evaluated_whole
 from .without_batch import follows_loop, has_other_batch, without_batch
 
 if TYPE_CHECKING:
     from ... import Project
 
-Place = tuple[ast.expr, Scope]
-Problem = tuple[ast.AST, Scope, str]
 Through = Callable[[Origin], "list[Origin] | tuple[()]"]
 
-RANDOM = "random"  # drawn at random, by each rank for itself
-SLICE = "slice"  # of what is the same on all ranks
-CALL = "call"  # by a function of the script
 UNCLEAR = "whether {} cuts samples, or one sequence, cannot be told"
-PARTS = "parts"  # one slice after another: order.split(size)
-
-
-@dataclass(frozen=True)
-class Draw:
-    """An expression with an entry per sample of a batch, and the reads of the batch size that it depends on."""
-
-    node: ast.expr
-    scope: Scope
-    sizes: tuple[Place, ...]
-    kind: str
-
-
-@dataclass
-class Draws:
-    """What the training paths draw: batches, random orders of the data, and why one cannot be split across ranks.
-
-    `split` are the calls that take this rank's samples already, `whole` the calls of generators of the training that
-    an evaluation goes through.
-    """
-
-    batches: dict[ast.expr, Draw] = field(default_factory=dict)
-    orders: dict[ast.Call, Scope] = field(default_factory=dict)
-    split: dict[ast.Call, Scope] = field(default_factory=dict)
-    whole: dict[ast.Call, Scope] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    calls: set[ast.AST] = field(default_factory=set)  # of functions that draw: get_batch("train")
-
-    @property
-    def nodes(self) -> set[ast.expr]:
-        """The expressions that are batches: found ones, and those that are split already."""
-        return {*self.batches, *self.split}
-
-    @property
-    def split_sizes(self) -> list[Place]:
-        """The reads of the batch size in what is split already."""
-        calls = [(part, scope) for node, scope in self.split.items() for part in walk(node)]
-        return [(c.args[0], s) for c, s in calls if isinstance(c, ast.Call) and last_name(c) == "batch_of_ranks"]
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self.nodes) and not self.problems
 
 
 def find_draws(project: Project) -> Draws:
@@ -107,6 +58,7 @@ def find_draws(project: Project) -> Draws:
         drawing += [path] if search.batches else []
         found.orders.update(search.orders)
         found.split.update(search.split)
+        found.sequences.update(search.sequences)
         followed |= search.followed
         if not search.batches and not search.split and not search.problems:
             _note_call(found, project, path)
@@ -133,33 +85,6 @@ def _note_call(found: Draws, project: Project, path: Path) -> None:
         found.problems.append(without_batch(project, path))
 
 
-def is_split_by_map(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this is map(rd.data.own_part, batches)."""
-    if not isinstance(node, ast.Call) or not node.args or "map" not in analysis.called(node, scope):
-        return False
-    return bool(analysis.named(node.args[0], scope) & OWN_SAMPLES)
-
-
-def drawing_loops(project: Project) -> set[ast.AST]:
-    """Return the loops in each turn of which a batch is drawn and split, of a training or an evaluation."""
-
-    def loop_of(node: ast.AST, scope: Scope) -> ast.AST | None:
-        if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in own_nodes(scope.node)):
-            return None  # a generator's batches are used in the loop that it is called for
-        inside = itertools.takewhile(lambda outer: outer is not scope.node, scope.source.ancestors(node))
-        loop = next((outer for outer in inside if isinstance(outer, LOOPS)), None)
-        return None if isinstance(loop, ast.For) and is_whole(project.analysis, loop.iter, scope) else loop
-
-    if not project.draws.split:
-        return set()
-    places = [
-        found
-        for place in calls_named(project.analysis, OWN_SAMPLES)
-        for found in nearest_on_paths(project.analysis, *place, lambda node, scope: loop_of(node, scope) is not None)
-    ]
-    return {loop_of(*place) for place in places if place is not None} - {None}  # type: ignore[return-value]
-
-
 class _Search:
     """The search from one backward call for what its loss is computed from."""
 
@@ -175,6 +100,9 @@ class _Search:
         self.chosen: dict[ast.Subscript, Scope] = {}
         self.problems: list[Problem] = []
         self.around = {loop for loop, _ in path.loops}  # that a step is a turn of
+        self.around_loop = {frame.node for frame in path.frames}
+        self.sequences: dict[ast.expr, Scope] = {}
+        self.cuts: dict[ast.Subscript, tuple[Scope, SideBySide]] = {}
         self.of_step: Collection[ast.AST] = set()  # what may be put into a list of samples: rows.append(ids)
 
     def run(self) -> None:
@@ -188,6 +116,7 @@ class _Search:
         for call, scope in shuffled(self.analysis, self.project.in_loops):
             self._note_order(call, scope)
         self.problems += [*self._drawn_by_sample(), *self._kept_by_sample(), *self._cut_from_filled()]
+        self.problems += self._sequences_elsewhere()
 
     def _follow(self, start: Origin) -> None:
         for origin in origins(self.analysis, [start], self._through):
@@ -256,6 +185,8 @@ class _Search:
                 return False
             self._note_random(node, scope, size)
             return True
+        if self._is_of_sequences(node, scope):
+            return True
         found = slice_of(self.analysis, node, scope, self.loop_nodes)
         if found is not None:
             if self._has_batch(found.node.value, scope):  # a part of what was drawn for a batch
@@ -272,6 +203,26 @@ class _Search:
             base, whole = ast.unparse(node.value), ast.unparse(node)
             self.problems.append((node, scope, f"{base} is drawn again while it trains, and {whole} chooses from it"))
         return False
+
+    def _is_of_sequences(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether a slice is a step along sequences that lie side by side, and note what lays them out."""
+        found = side_by_side(self.analysis, node, scope, self.loop_nodes, self.followed | self.around_loop)
+        for laid in found:
+            if laid.layout is None:
+                self.split[laid.node] = laid.scope  # type: ignore[index]
+                self.sequences[laid.node] = laid.scope
+            else:
+                kind, size = COLUMNS if laid.layout.dimension else SEQUENCES, (laid.layout.size, laid.layout.scope)
+                self.batches[laid.node] = Draw(laid.node, laid.scope, (size,), kind)
+                self.cuts[node] = scope, laid  # type: ignore[index]
+        return bool(found)
+
+    def _sequences_elsewhere(self) -> Iterator[Problem]:
+        """Yield the sequences that an evaluation reads, too."""
+        followed = self.followed | self.around_loop
+        for cut, (scope, laid) in self.cuts.items():
+            text = read_elsewhere(self.analysis, cut, scope, laid.node, followed)
+            yield from [(laid.node, laid.scope, text)] if text else []
 
     def _is_cut_again(self, found: Slice) -> bool:
         """Return whether a loop around the backward call goes through a batch in steps."""

@@ -15,7 +15,7 @@ from retrofit.analysis.values.inference import Analysis
 from ...loops import Path
 from ..batch_values import BATCH, BatchValues
 from ..loaders import TRAIN, draws_from
-from .slices import range_of
+from .slices.slices import range_of
 
 if TYPE_CHECKING:
     from ... import Project

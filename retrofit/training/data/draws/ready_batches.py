@@ -16,7 +16,7 @@ from retrofit.training.torch_api.data import ENDLESS, NUMBERS, SAME_ELEMENTS
 
 from ...loops import Path
 from ...model.modules import is_module
-from .cut_batches import gives_cut, steps_in_each
+from .slices.cut_batches import gives_cut, steps_in_each
 from .whole import evaluated_by_loop
 
 KNOWN = standard_modules() | {"torch", "numpy"}  # packages that do not iterate over batches

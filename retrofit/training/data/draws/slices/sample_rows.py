@@ -17,7 +17,7 @@ from retrofit.training.torch_api.modules import SEQUENCE_FIRST
 from retrofit.training.torch_api.runtime import DRAW_TOGETHER
 from retrofit.training.torch_api.tensors import CONVERTS, SAME_ENTRIES
 
-from .sized_draws import dimensions_of, gives_indices, is_order, names_of
+from ..sized_draws import dimensions_of, gives_indices, is_order, names_of
 from .slices import Slice, bounds_of
 
 NAMED_AS_BATCH = re.compile(r"batch|^b_?(s?z?|size)$|n_?rand|num_?samples|n_?samples", re.IGNORECASE)

@@ -14,12 +14,12 @@ from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.data import BATCH_SAMPLER
 from retrofit.training.torch_api.draws import CUTS
 
-from ...loops import Path
-from .filled import is_filled_by_model
+from ....loops import Path
+from ..filled import is_filled_by_model
 from .slices import bounds_of
 
 if TYPE_CHECKING:
-    from ... import Project
+    from .... import Project
 
 FEWEST_OF_STEP = 3  # what an environment gives for an action: a state, a reward, whether it has ended
 CUT_BY_METHOD = frozenset(name.rpartition(".")[2] for name in CUTS)

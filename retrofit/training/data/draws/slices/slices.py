@@ -16,7 +16,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.torch_api.data import NUMBERS
 
-from ..shards import is_same
+from ...shards import is_same
 
 Place = tuple[ast.expr, Scope]
 ROUNDING = frozenset({"min", "int"})
@@ -56,7 +56,7 @@ def cut_into_parts(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr 
 def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[ast.AST]) -> Slice | None:
     """Return a slice whose bounds move with a loop over batches; None for any other expression."""
     bounds = bounds_of(node)
-    if bounds is None or not _moves(analysis, bounds[0], scope, loop_nodes):
+    if bounds is None or not moves(analysis, bounds[0], scope, loop_nodes):
         return None
     assert isinstance(node, ast.Subscript)
     width = _width(analysis, *bounds, scope)
@@ -72,7 +72,7 @@ def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[as
     return Slice(node, scope, tuple(dict.fromkeys(sizes)))
 
 
-def _moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[ast.AST]) -> bool:
+def moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[ast.AST]) -> bool:
     """Return whether a bound is computed from the number of a loop that is run for the batches, or is moved in one."""
     for node, where in _arithmetic(analysis, [(lower, scope)]):
         for binding, _ in bindings_of(analysis, node, where) if isinstance(node, (ast.Name, ast.Attribute)) else ():
