@@ -1,4 +1,4 @@
-"""What a training draws for its batches: the expressions, how each is drawn, and why one cannot be split."""
+"""Draws of a training: the expressions that give batches, how each is drawn, and why one cannot be split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How data are laid out: as many sequences as a batch has samples, side by side in one tensor."""
+"""Layouts of data: as many sequences as a batch has samples, side by side in one tensor."""
 
 from __future__ import annotations
 
