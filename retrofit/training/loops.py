@@ -332,13 +332,14 @@ def phase_of(path: Path) -> dict[LoopNode, tuple[str, str]]:
     `("phase", "train")` of `for phase in ["train", "val"]: ... if phase == "train": loss.backward()`.
     """
     frame = path.frames[0]
-    found: tuple[str, str] | None = None
-    for outer in frame.scope.source.ancestors(frame.node):
+    source = frame.scope.source
+    for outer in source.ancestors(frame.node):
         if outer is frame.scope.node:
             break
-        if isinstance(outer, ast.If) and found is None and _is_in(frame, outer.body):
-            found = _equals_text(outer.test)
-    return {loop: found for loop in frame.loops} if found else {}
+        found = _equals_text(outer.test) if isinstance(outer, ast.If) and _is_in(frame, outer.body) else None
+        if found is not None:  # a loop within the test, as of `if __name__ == "__main__"`, has no other phase
+            return {loop: found for loop in frame.loops if loop in source.ancestors(outer)}
+    return {}
 
 
 def _is_in(frame: Frame, body: list[ast.stmt]) -> bool:

@@ -86,6 +86,12 @@ def test_other_numbers_stay(steps: str, tmp_path: Path) -> None:
     assert "samples_per_step" not in result.files[0].text
 
 
+def test_a_script_that_trains_under_its_name_has_no_other_phase(tmp_path: Path) -> None:
+    body = "".join(f"    {line}\n" for line in script_of("steps = len(data) // batch_size + 1").splitlines())
+    result = conversion(tmp_path, f'if __name__ == "__main__":\n{body}')
+    assert f"steps = {STEPS['len(data) // batch_size + 1']}\n" in result.files[0].text
+
+
 def test_where_the_same_code_evaluates_it_is_listed(tmp_path: Path) -> None:
     before, loop = script_of("").split("for epoch in range(2):\n")
     body = loop.replace("print(evaluate(), total / steps)", "print(total / (len(part.dataset) // batch_size + 1))")
