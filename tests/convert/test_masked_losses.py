@@ -8,6 +8,7 @@ import pytest
 from convert.conversion import conversion, converted
 
 SCRIPT = """\
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
@@ -57,6 +58,18 @@ SOME = {
         "keep = [part.cpu() for part in (x, y, n)][2].clone()",
         "criterion(out.view(-1, 5)[keep.view(-1)], y.view(-1)[keep.view(-1)])",
     ),
+    "places": (CE, "at = torch.where(y != 0)", "criterion(out[at], y[at])"),
+    "places of an array": (CE, "at = np.where(y.numpy() > 0)", "criterion(out[at], y[at])"),
+    "places in a row": (
+        CE,
+        "out, y = out.flatten(0, 1), y.flatten()\n    at = torch.where(y > 0)[0]",
+        "criterion(out[at], y[at])",
+    ),
+    "flat places": (
+        CE,
+        "out, y = out.flatten(0, 1), y.flatten()\n    at = np.flatnonzero(y)",
+        "criterion(out[at], y[at])",
+    ),
     "in all of the other axis": (CE, "keep = n.bool()", "criterion(out[keep, :].transpose(1, 2), y[keep, :])"),
 }
 ALL = {
@@ -66,6 +79,7 @@ ALL = {
     "a sum": ("nn.CrossEntropyLoss(reduction='sum')", "y[x == 0] = -100", "criterion(out.transpose(1, 2), y)"),
     "a level": (CE, "out = out.clamp(min=-100.0)", "criterion(out.transpose(1, 2), y)"),
     "shuffled": (CE, "order = torch.randperm(len(y))", "criterion(out.transpose(1, 2), y[order])"),
+    "chosen values": (MSE, "at = torch.where(y != 0, 1, 2)", "criterion(out, torch.randn(5, 5)[at])"),
     "looked up": (MSE, "table = torch.randn(5, 5)", "criterion(out, table[y])"),
     "one": (MSE, "first = 0", "criterion(out[..., first], y[..., 1:].sum(-1, keepdim=True).float())"),
 }

@@ -18,7 +18,7 @@ from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.edits.weighed_means import weighed_mean, weighs_mean
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN
+from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN, gives_places
 from retrofit.training.losses.divisions import COUNT, RATIO, SIZE, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
@@ -33,7 +33,7 @@ from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
 
 RULE = CATALOG["RF302"]
-COMPARING = COMPARISONS | {"bool", "nonzero"}
+COMPARING = COMPARISONS | {"bool"}
 ROWS_OF_TOKENS = RESHAPES | {"transpose", "permute"}
 KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
@@ -355,19 +355,24 @@ def _is_selected(project: Project, node: ast.expr, scope: Scope) -> bool:
         if isinstance(part, ast.Call) and _method(part) == "masked_select":
             return True
         if isinstance(part, ast.Subscript) and (
-            any(_is_mask(origin.node) for origin in _same(project.analysis, part.slice, where))
+            any(_is_mask(origin.node) for origin in _same(project.analysis, part.slice, where, is_index=True))
             or project.batch_values.chooses(part, where)
         ):
             return True
     return False
 
 
-def _same(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Origin]:
-    """Yield an expression and what has the same entries, in another order or of another type: `x` of x.view(-1)."""
+def _same(analysis: Analysis, node: ast.expr, scope: Scope, is_index: bool = False) -> Iterator[Origin]:
+    """Yield an expression and what has the same entries, in another order or of another type: `x` of x.view(-1).
+
+    Of an index, also the places that a part of it is of: torch.where(mask)[0].
+    """
 
     def through(origin: Origin) -> list[Origin] | None:
         if isinstance(origin.node, ast.Call) and _method(origin.node) in KEEPING:
             return [origin.to(origin.node.func.value)]  # type: ignore[attr-defined]
+        if is_index and isinstance(origin.node, ast.Subscript):
+            return [origin.to(origin.node.value, keys=())]
         is_of_tensor = isinstance(origin.node, ast.Subscript) and not isinstance(literal_key(origin.node.slice), str)
         return [] if is_of_tensor else None
 
@@ -379,7 +384,8 @@ def _is_mask(node: Part) -> bool:
         return True
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
         return True
-    return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _method(node) in COMPARING)
+    is_chosen = isinstance(node, ast.Call) and (_method(node) in COMPARING or gives_places(node))
+    return isinstance(node, ast.Compare) or is_chosen
 
 
 def _method(call: ast.Call) -> str:

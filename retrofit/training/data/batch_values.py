@@ -30,6 +30,7 @@ from retrofit.training.torch_api.tensors import (
     INTEGER_CASTS,
     MASK_CASTS,
     NEW,
+    PLACES,
     READS,
     REDUCTIONS,
     RESHAPES,
@@ -224,7 +225,7 @@ class _Search:
             return []
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
             self.found.add(GRADIENT)
-        if name in CHOOSES or (name in COMPARISONS and step.is_index):
+        if name in CHOOSES or gives_places(node) or (name in COMPARISONS and step.is_index):
             self._note_chosen(step)
         returned = step.is_index and node not in self.values.calls
         functions = self.analysis.functions_called(node, step.scope) if returned else []
@@ -274,6 +275,12 @@ def _only_index(index: ast.expr) -> ast.expr | None:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     chosen = [part for part in parts if not isinstance(part, (ast.Slice, ast.Constant))]
     return chosen[0] if len(chosen) == 1 and not isinstance(chosen[0], ast.Starred) else None
+
+
+def gives_places(node: ast.Call) -> bool:
+    """Return whether a call gives the places at which something holds: torch.nonzero(mask), np.where(mask)."""
+    name = last_name(node)
+    return name in PLACES or (name == "where" and len(node.args) == 1 and not node.keywords)
 
 
 def _is_choice_of_values(node: ast.Call, name: str) -> bool:

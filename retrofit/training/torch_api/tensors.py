@@ -61,13 +61,14 @@ COMPARISONS = frozenset({
     "isnan",
 })  # fmt: skip
 # As many entries as a mask, or the entries themselves, have it.
-CHOOSES = frozenset({"masked_select", "nonzero", "argwhere", "unique"})
+PLACES = frozenset({"nonzero", "argwhere", "flatnonzero"})
+CHOOSES = PLACES | {"masked_select", "unique"}
 # Put rows, or entries, at places that are given; with "_" at their end in place.
 SCATTERS = frozenset({
     "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill", "masked_scatter",
 })  # fmt: skip
 # Places of entries, which have no gradient.
-INDICES = frozenset({"argmax", "argmin", "argsort", "nonzero", "argwhere"})
+INDICES = PLACES | {"argmax", "argmin", "argsort"}
 # Entries and their places along a dimension, as a pair.
 VALUES_AND_INDICES = frozenset({"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax", "cummin"})
 
