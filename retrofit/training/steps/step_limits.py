@@ -256,6 +256,9 @@ def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope
     nodes = {draw.node for draw in cut} | {size for draw in cut for size, _ in draw.sizes}
     if not nodes:
         return False
+    end, laid_out = range_end(project, loop.iter, scope), project.draws.laid_out
+    if laid_out and end is not None and any(node in laid_out for node, _ in project.ranks.origins(end, scope)):
+        return True
     inside = set(walk(loop.iter))
     for part in [part for part in inside if isinstance(part, ast.Call)]:
         for function in project.analysis.functions_called(part, scope):

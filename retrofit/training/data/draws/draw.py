@@ -55,7 +55,9 @@ class Draws:
     def split_sizes(self) -> list[Place]:
         """The reads of the batch size in what is split already."""
         calls = [(part, scope) for node, scope in self.split.items() for part in walk(node)]
-        return [(c.args[0], s) for c, s in calls if isinstance(c, ast.Call) and last_name(c) == "batch_of_ranks"]
+        sizes = [(c.args[0], s) for c, s in calls if isinstance(c, ast.Call) and last_name(c) == "batch_of_ranks"]
+        given = [(node.args[1], scope) for node, scope in self.split.items() if len(node.args) > 1]  # of own_draw
+        return sizes + given
 
     @property
     def laid_out(self) -> dict[ast.expr, Scope]:

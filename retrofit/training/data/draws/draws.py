@@ -22,8 +22,8 @@ from retrofit.training.torch_api.runtime import DRAW_TOGETHER, OWN_SAMPLES
 
 from ...loops import Path
 from ..shapes import is_about_shape, measured
+from .calls.drawing_calls import drawing_call
 from .draw import CALL, COLUMNS, PARTS, RANDOM, SEQUENCES, SLICE, Draw, Draws, Problem
-from .drawing_calls import drawing_call
 from .drawing_loops import is_split_by_map
 from .filled import filled_in, is_filled_by_model
 from .given_batches import has_batches
@@ -79,8 +79,8 @@ def _note_call(found: Draws, project: Project, path: Path) -> None:
     """Note the call of a function that draws a batch by itself, or why there is none."""
     drawn = drawing_call(project, path)
     if drawn is not None and not has_other_batch(project, path, drawn[0]):
-        call, scope, size = drawn
-        found.batches[call] = Draw(call, scope, ((size, scope),), CALL)
+        call, scope, sizes = drawn
+        found.batches[call] = Draw(call, scope, sizes, CALL)
     else:
         found.problems.append(without_batch(project, path))
 

@@ -39,11 +39,10 @@ def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_cal
         stored.update(given)
         return found + given
 
-    computed = [
-        origin.node in model_calls and origin.node in in_loops
-        for origin in origins(project.analysis, [Origin(node, scope)], through)
-    ]
-    return bool(stored) and any(computed)
+    for _ in origins(project.analysis, [Origin(node, scope)], through):
+        pass
+    put_in = origins(project.analysis, list(stored), through)
+    return any(origin.node in model_calls and origin.node in in_loops for origin in put_in)
 
 
 def _returns_before(project: Project, origin: Origin, in_loops: Collection[ast.AST]) -> bool:

@@ -50,7 +50,10 @@ def _chosen(project: Project, path: Path, known: ast.Call | None = None) -> ast.
     start = Origin(path.frames[0].node.func.value, path.frames[0].scope)  # type: ignore[attr-defined]
 
     def through(origin: Origin) -> list[Origin] | tuple[()]:
-        return () if origin.node is known else list(inputs(project.analysis, origin, stored=True))
+        node = origin.node
+        if isinstance(node, ast.Call) and node in models:  # what the model does with a batch gives no other one
+            return [origin.to(part, keys=()) for part in (*node.args, *(given.value for given in node.keywords))]
+        return () if node is known else list(inputs(project.analysis, origin, stored=True))
 
     found = origins(project.analysis, [start], through)
     for origin in (origin for origin in found if origin.node in in_loops and origin.node not in {*models, known}):

@@ -1,4 +1,4 @@
-"""Functions of a project that draw a batch by themselves, sample by sample, of as many samples as they are told."""
+"""Functions and objects of a project that draw a batch by themselves, of as many samples as they are told."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.randomness import DRAWS
 
-from ...loops import Path
-from .filled import changed_by
-from .sized_draws import names_of
-from .slices.cut_batches import is_of_rollout
-from .slices.sample_rows import NAMED_AS_BATCH
-from .without_batch import follows_loop
+from ....loops import Path
+from ..filled import changed_by
+from ..sized_draws import names_of
+from ..slices.cut_batches import is_of_rollout
+from ..slices.sample_rows import NAMED_AS_BATCH
+from ..without_batch import follows_loop
+from .samplers import sizes_of_sampler
 
 if TYPE_CHECKING:
-    from ... import Project
+    from .... import Project
 
 Place = tuple[ast.Call, Scope]
-Found = tuple[ast.Call, Scope, ast.expr]
+Found = tuple[ast.Call, Scope, tuple[tuple[ast.expr, Scope], ...]]
 
 
 def drawing_call(project: Project, path: Path) -> Found | None:
-    """Return the one call of a training loop that draws the samples of a batch, and how many it is told to draw."""
+    """Return the one call of a training loop that draws the samples of a batch, and where it is told how many."""
     loop, outer = path.loops[0]
     calls = [
-        (node, scope, size)
+        (node, scope, sizes)
         for node, scope in _followed(project, path)
         if isinstance(node, ast.Call) and scope is outer.scope and loop in scope.source.ancestors(node)
-        if (size := _size(project, node, scope)) is not None
+        if (sizes := _sizes(project, node, scope))
     ]
     found = list(dict.fromkeys(calls))
     if len(found) != 1 or is_of_rollout(project):
         return None
-    ((call, scope, size),) = found
+    ((call, scope, sizes),) = found
     given, in_loops = [*call.args, *(k.value for k in call.keywords)], {node for node, _ in project.in_loops}
     follows = any(follows_loop(project, part, scope, in_loops) for part in given)  # it cuts its samples by that
-    return None if follows else (call, scope, size)
+    return None if follows else (call, scope, sizes)
 
 
 def _followed(project: Project, path: Path) -> Iterator[tuple[ast.AST, Scope]]:
@@ -54,6 +55,12 @@ def _followed(project: Project, path: Path) -> Iterator[tuple[ast.AST, Scope]]:
     start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
     for origin in origins(project.analysis, [start], lambda origin: list(inputs(project.analysis, origin))):
         yield origin.node, origin.scope
+
+
+def _sizes(project: Project, call: ast.Call, scope: Scope) -> tuple[tuple[ast.expr, Scope], ...]:
+    """Return where a call is told how many samples to draw: in its arguments, or where its object was made."""
+    size = _size(project, call, scope)
+    return ((size, scope),) if size is not None else sizes_of_sampler(project, call, scope)
 
 
 def _size(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:

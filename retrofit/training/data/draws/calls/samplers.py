@@ -1,0 +1,67 @@
+"""Objects of a project that give a batch by a method, of as many samples as they were told when they were made."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import given_parameters
+from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.flow.sources import functions_run
+from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Instance
+
+from ...shards import is_same
+from ..slices.sample_rows import NAMED_AS_BATCH
+from ..without_batch import GIVES_ONE
+
+if TYPE_CHECKING:
+    from .... import Project
+
+Place = tuple[ast.expr, Scope]
+
+
+def sizes_of_sampler(project: Project, call: ast.Call, scope: Scope) -> tuple[Place, ...]:
+    """Return the sizes in `sampler = Sampler(users, batch_size)`, of `sampler.next_batch()`; nothing for other calls.
+
+    The method is called nowhere else, and the training gives the object nothing back.
+    """
+    if not isinstance(call.func, ast.Attribute) or call.args or call.keywords:
+        return ()
+    functions, objects = functions_run(project.analysis, call, scope), project.analysis.evaluate(call.func.value, scope)
+    made = [v for v in objects if isinstance(v, Instance) and v.call is not None]
+    if len(functions) != 1 or not made or len(made) < len(objects) or not GIVES_ONE.search(call.func.attr):
+        return ()
+    callers = project.analysis.callers(functions[0].node)
+    is_alone = len([site for site in callers if site.scope.parent is not functions[0].scope.parent]) == 1
+    models = {one.call for model in project.models for one in model.calls}
+    if not is_alone or any(one in models for one, _ in calls_within(project.analysis, call, scope)):
+        return ()
+    if any(method != call.func.attr for method in _methods_in_loop(project, {value.scope for value in made})):
+        return ()
+    sizes = [size for value in made for size in _given_sizes(project, value)]
+    is_one = len(sizes) == len(made) and all(is_same(project.analysis, sizes[0], size) for size in sizes)
+    return tuple(sizes) if is_one and all(where is scope for _, where in sizes) else ()
+
+
+def _methods_in_loop(project: Project, classes: set[Scope]) -> Iterator[str]:
+    """Yield the methods that a training loop calls of objects of some classes."""
+    for node, where in project.in_loops:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and where.parent not in classes:
+            objects = project.analysis.evaluate(node.func.value, where)
+            if any(isinstance(value, Instance) and value.scope in classes for value in objects):
+                yield node.func.attr
+
+
+def _given_sizes(project: Project, made: Instance) -> Iterator[Place]:
+    """Yield what an object is given for the size of its batches, where that can be written as a batch of all ranks."""
+    start = project.analysis.classes.method(made.scope, "__init__")
+    if start is None or made.call is None:
+        return
+    names = given_parameters(start.scope)
+    site = next((site for site in project.analysis.callers(start.node) if site.call is made.call), None)
+    for name in (name for name in names if NAMED_AS_BATCH.search(name)):
+        given = site.argument(names, name) if site is not None else None
+        if given is not None and isinstance(given[0], (ast.Constant, ast.Name, ast.Attribute)):
+            yield given
