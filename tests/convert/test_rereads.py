@@ -80,6 +80,9 @@ WAITING = {
     ],
     "a path in a variable": ["path = os.path.join(args.out, str(epoch))", "keep(path, 1)", "value = get(path)"],
     "an attribute": ["store = Store(args.out)", "store.put(1)", "value = store.get()"],
+    "what is in a folder, by a pattern that is put together": [
+        "torch.save(1, os.path.join(args.out, '%d.pt' % epoch))", "found = list(Path(args.out).rglob('*.' + args.out))",
+    ],
     "what is in a folder": ["torch.save(1, 'parts/%d.pt' % epoch)", "names = sorted(glob.glob('parts/*'))"],
 }  # fmt: skip
 NOT_WAITING = {

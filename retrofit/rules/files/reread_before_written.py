@@ -45,6 +45,17 @@ for images, labels in loader:
         torch.save(model.state_dict(), "best.pt")
 restore("best.pt")  # RF508
 """,
+    # the launcher ends rank 0 with the others
+    """\
+import sys
+
+for step, (images, labels) in enumerate(loader):
+    criterion(model(images), labels).backward()
+    if step % 100 == 0:
+        torch.save(model.state_dict(), "last.pt")
+    if step > 1000:
+        sys.exit("trained")
+""",
 ]
 VALID = [
     """\

@@ -22,6 +22,7 @@ from retrofit.training.torch_api.files import (
     EXISTS_METHODS,
     FILE_CHANGERS,
     HARMLESS_COMMANDS,
+    LISTS_METHODS,
     PATH_POSITIONS,
     READERS,
     READING_METHODS,
@@ -78,7 +79,7 @@ class Rereads:
         met: Collection[ast.stmt],
         alone: Callable[[Scope, ast.AST], bool],
     ) -> None:
-        self.analysis, self._training, self._met, self._alone = analysis, training, met, alone
+        self.analysis, self._training, self._met, self._alone = analysis, set(training), met, alone
         self._shown = {output.call for output in outputs}
         kept = [output for output in outputs if output.name not in LOGS]  # a log is read when all is over
         self._outputs = {output.call: output for output in kept if output.kind in (OPEN, STORE, SAVE, WRITE, FOLDER)}
@@ -117,7 +118,10 @@ class Rereads:
     def _block(self, statements: list[ast.stmt], scope: Scope, written: set[str]) -> set[str]:
         before = set(written)
         for statement in statements:
-            if written > before and self._fails(statement, scope) and not self._alone(scope, statement):
+            is_new = written > before or bool(
+                written and self._training.intersection(scope.source.ancestors(statement))
+            )
+            if is_new and self._fails(statement, scope) and not self._alone(scope, statement):
                 assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
                 self.found.setdefault(statement, Reread(statement, scope, statement.value, is_end=True))
                 written = set()
@@ -272,8 +276,8 @@ class Rereads:
 
     def _paths_read(self, call: ast.Call, scope: Scope) -> set[str]:
         given = call.args[:1] or [keyword.value for keyword in call.keywords[:1]]
-        if not given and isinstance(call.func, ast.Attribute):
-            given = [call.func.value]
+        if isinstance(call.func, ast.Attribute) and (not given or call.func.attr in LISTS_METHODS):
+            given = [*given, call.func.value]  # also the folder of folder.rglob(pattern)
         return set().union(*(names_of_read(self.analysis, path, scope) for path in given))
 
 
