@@ -191,3 +191,46 @@ def test_what_a_wrapper_runs_is_the_model_that_is_trained(tmp_path: Path, severa
     lines = converted(tmp_path, f"{HEAD}from nets import build\n\n{WITH_LOSS}{made}{loop}", nets=NETS)
     assert wrapped(lines) == ["net = rd.distribute_model(net)"]
     assert lines.index("net = rd.distribute_model(net)") == lines.index("net = build()") + 1
+
+
+DERIVED = """\
+class Whole(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body, self.head = body, nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def groups(self):
+        return [{"params": self.body.parameters()}, {"params": self.head.parameters()}]
+
+
+class Derived(Whole):
+    pass
+
+
+def make():
+    return nn.Linear(3, 4)
+
+
+def train(model: Whole, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+def main():
+    body = make()
+    model = Derived(body)
+    train(model, optim.SGD(model.groups(), lr=0.1))
+
+
+main()
+"""
+
+
+def test_a_part_that_an_inherited_method_runs_is_not_wrapped(tmp_path: Path) -> None:
+    lines = [line for line in converted(tmp_path, HEAD + DERIVED) if "distribute_model(" in line]
+    assert lines == ["model = rd.distribute_model(model)"]

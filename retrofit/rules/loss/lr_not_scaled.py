@@ -17,10 +17,11 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.figures.sinks import LOGGED, PRINTED, SAVED, Sinks
 from retrofit.training.optimizer.groups import AddedGroup, added_groups, hides_rates
+from retrofit.training.optimizer.hand_steps import hand_steps
 from retrofit.training.optimizer.optimizer_classes import takes_rate
 from retrofit.training.optimizer.optimizers import Optimizer
 from retrofit.training.optimizer.rate_limits import rate_limits
-from retrofit.training.optimizer.rate_rules import summed_optimizers, unbatched_optimizers
+from retrofit.training.optimizer.rate_rules import is_summed, summed_optimizers, unbatched_optimizers
 from retrofit.training.optimizer.rate_variables import add_elsewhere, keeping_attributes, of_self
 from retrofit.training.optimizer.rates import (
     builders_of_rate,
@@ -148,6 +149,7 @@ def find(project: Project) -> Iterator[Finding]:
         apart |= {node for node, _ in reached_of(project.analysis, *GROUPS) if group_rate(node) and node not in shown}
     seen: set[ast.expr] = set()
     first, later = list(_of_optimizers(project, as_wholes, apart)), list(_set_later(project))
+    first += list(_of_steps_by_hand(project))
     made = ((rate, scope) for rate, scope in first if not _is_within(rate, scope, kept))
     computed = [(rate, scope) for rate, scope in made if isinstance(rate, ast.Call)]  # others are shown as settings
     shown_rates = _shown_rates(project, [*computed, *later])
@@ -168,6 +170,12 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, group.scope.source, group.node, message, edits, help=HELP_GROUP)
     yield from _elsewhere(project, kept)
     yield from _unknown(project)
+
+
+def _of_steps_by_hand(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rates of steps without an optimizer, unless their loss is a sum over the batch."""
+    if not project.optimizers and not any(is_summed(project, path) for path in project.paths):
+        yield from ((rate, step.scope) for step in hand_steps(project.analysis) for rate in step.rates)
 
 
 def _is_scaled_as_whole(project: Project, optimizer: Optimizer) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from retrofit.analysis.flow.assignments import upstream
@@ -16,7 +16,8 @@ from retrofit.training.model.modules import classes_of, is_layer, is_module, lay
 from retrofit.training.torch_api.modules import WRAPPERS
 
 from ..loops import Path
-from ..optimizer.optimizers import Optimizer, parameter_owners
+from ..optimizer.hand_steps import hand_steps
+from ..optimizer.optimizers import Optimizer, owners_of, parameter_owners
 from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
 from .gradients import has_gradients
@@ -68,7 +69,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
                 # In one branch a model, in another one a list of them: rd.model.distribute_models takes both.
                 models[variable] = replace(known, is_container=known.is_container or is_container)
                 known.calls.append(call)
-    whole = {kind: variable for variable, model in models.items() for kind in _kinds(analysis, model)}
+    whole = _classes(analysis, models.values())
     inside = {frame.scope: depth for path in paths for depth, frame in reversed(list(enumerate(path.frames)))}
     given = is_trained.variables
     order = sorted(models, key=lambda variable: (variable not in given, inside.get(variable.scope, len(inside))))
@@ -98,11 +99,16 @@ def _is_other_name(analysis: Analysis, variable: Variable, models: list[Variable
 
 
 class _Trained:
-    """Tells what an optimizer is given the parameters of; without any known one, what is switched by train()."""
+    """Tells what an optimizer is given the parameters of; without any known one, what is switched by train().
+
+    A step by hand counts as an optimizer where there is none.
+    """
 
     def __init__(self, analysis: Analysis, optimizers: list[Optimizer]) -> None:
         self.analysis = analysis
         owners = [owner for optimizer in optimizers for owner in parameter_owners(analysis, optimizer)]
+        if not owners:
+            owners = [own for step in hand_steps(analysis) for own in owners_of(analysis, step.parameters, step.scope)]
         given = {variable for node, scope in owners for variable in variables_holding(analysis, node, scope)}
         self.variables = given.union(*(entries_of(analysis, variable) for variable in given))
         own = [(node, scope) for node, scope in owners if is_own(node, scope)]
@@ -220,6 +226,15 @@ def _kinds(analysis: Analysis, model: Model) -> Iterator[Scope]:
         for value in analysis.evaluate(call.call.func, call.scope) if not call.method else ():
             if isinstance(value, Instance):
                 yield value.scope
+
+
+def _classes(analysis: Analysis, models: Iterable[Model]) -> dict[Scope, Variable]:
+    """Return the classes of what models run, and those that they are derived from, each with a model's variable."""
+    whole = {kind: model.variable for model in models for kind in _kinds(analysis, model)}
+    for kind, variable in list(whole.items()):
+        for base in analysis.classes.mro(kind):
+            whole.setdefault(base, variable)
+    return whole
 
 
 def _runs_inside(model: Model, whole: dict[Scope, Variable]) -> bool:

@@ -71,9 +71,12 @@ def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast
     Lists of groups, filters, chains and functions of the user are looked into. Of a part of a model, `model.conv1`,
     both the part and the model are returned.
     """
-    if optimizer.parameters is None:
-        return []
-    parts = origins(analysis, [Origin(optimizer.parameters, optimizer.scope)], partial(_parts, analysis))
+    return [] if optimizer.parameters is None else owners_of(analysis, optimizer.parameters, optimizer.scope)
+
+
+def owners_of(analysis: Analysis, parameters: ast.expr, where: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return the expressions whose parameters an expression gives."""
+    parts = origins(analysis, [Origin(parameters, where)], partial(_parts, analysis))
     owners = (owner for part in parts for owner in _owners(analysis, part.node, part.scope))
     return list(dict.fromkeys((whole, scope) for node, scope in owners for whole in _wholes(node)))
 

@@ -58,7 +58,7 @@ def _uses_stored_batches(project: Project, path: Path) -> bool:
 
 def _find(project: Project) -> set[ast.Call]:
     own = [optimizer.call for optimizer in project.optimizers]
-    summed = [path for path in project.paths if _is_summed(project, path)]
+    summed = [path for path in project.paths if is_summed(project, path)]
     if not summed or project.distribution.is_by_hand:
         return set()
     if len(summed) == len(project.paths):
@@ -69,7 +69,8 @@ def _find(project: Project) -> set[ast.Call]:
     return found
 
 
-def _is_summed(project: Project, path: Path) -> bool:
+def is_summed(project: Project, path: Path) -> bool:
+    """Return whether the loss of a training, or a term of it, is a sum over the batch."""
     frame = path.frames[0]
     assert isinstance(frame.node, ast.Call)
     parts = backward_kind(project, frame.node, frame.scope).parts
