@@ -29,6 +29,7 @@ AS_CONTAINERS = frozenset({"dataclasses.asdict", "dataclasses.astuple"})
 AS_DICT = "_asdict"
 # The dict itself in which an object has its attributes: a function, an attribute.
 VARS, ATTRIBUTES = "vars", "__dict__"
+LISTS_VARIABLES = frozenset({"locals", "globals"})  # and vars(), of a scope
 # Functions that make a class of tuples with names, which they are given as a list or as a text.
 NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
 # Functions that make a number or a text, which holds nothing.

@@ -14,11 +14,13 @@ from ..python_api import (
     ATTRIBUTES,
     CONTAINERS,
     EMPTIES,
+    LISTS_VARIABLES,
     MAPPINGS,
     SCALARS,
     TAKES,
     VARS,
 )
+from ..scopes import Scope
 from ..values.attribute_names import is_taken_by_text
 from ..values.kinds import External, LocalClass, LocalFunction
 from .by_text import attribute_by_text
@@ -39,6 +41,8 @@ class Containers:
         """Return what an iterator or a container made from others holds; None for any other call."""
         run = self.run
         names = run.analysis.called(node, run.scope)
+        if not given and names & (LISTS_VARIABLES | {VARS}):
+            return self._variables(node, run.scope.module if "globals" in names else run.scope)
         if not given and not names & CONTAINERS:
             return None
         if VARS in names and given and given[0].cells:
@@ -65,6 +69,13 @@ class Containers:
         if given and run.domain.hands_on(node, run.scope) and given[0].cells:
             return given[0]
         return self._copied(node, names, given) if names & CONTAINERS else None
+
+    def _variables(self, node: ast.Call, scope: Scope) -> Flow:
+        """Return a dict of what the variables of a scope hold: `show(locals())`, `text.format(**vars())`."""
+        cells = frozenset([self.run.new_cell(node)])
+        for name, held in self.run.memory.state.held_by([scope]):
+            self.run.memory.put(cells, name, held)
+        return Flow(cells=cells)
 
     def _mapped(self, node: ast.Call, flow: Flow) -> Flow | None:
         """Return what a function of the program makes of each entry: map(lambda part: part.copy(), batch)."""

@@ -35,7 +35,15 @@ def filled(expressions: Expressions, call: ast.Call, given: list[Flow], named: l
             is_read = bool(attribute) and not flow.differs
             read = expressions.of(ast.Attribute(part, attribute, ast.Load())) if is_read else flow
             flows.append(expressions.whole(read))
-    return mixed(flows) if None not in {k.arg for k in call.keywords} else mixed([*flows, *named])
+        else:
+            flows += [_entry(expressions, flow, name) for k, flow in zip(call.keywords, named) if k.arg is None]
+    return mixed(flows)
+
+
+def _entry(expressions: Expressions, mapping: Flow, name: str) -> Flow:
+    """Return what `**mapping` gives for a field of a template."""
+    held = expressions.run.memory.field(mapping.cells, name) if mapping.cells and not mapping.differs else None
+    return expressions.whole(mapping if held is None else held)
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
