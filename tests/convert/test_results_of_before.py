@@ -87,3 +87,47 @@ def test_rank_0_alone_moves_and_writes(form: str, tmp_path: Path) -> None:
     lines, is_guarded = MOVED[form]
     last = lines.splitlines()[-1]
     assert (f"if rd.is_main_process():\n    {last}" in text_of(tmp_path, lines)) is is_guarded
+
+
+@pytest.mark.parametrize(
+    "kept, asked",
+    [
+        ("is_there = out.exists()", "is_there = rd.output.answer_of_main(out.exists)"),
+        ("is_there: bool = out.is_dir()", "is_there: bool = rd.output.answer_of_main(out.is_dir)"),
+        (
+            "is_there = sum(p.exists() for p in [out])",
+            "is_there = sum(rd.output.answer_of_main(p.exists) for p in [out])",
+        ),
+    ],
+)
+def test_an_answer_that_is_kept_is_rank_0_s(kept: str, asked: str, tmp_path: Path) -> None:
+    assert asked in text_of(tmp_path, f"{kept}\nif is_there:\n    sys.exit('done')\nout.mkdir()")
+
+
+def test_an_answer_that_only_decides_what_rank_0_does_stays(tmp_path: Path) -> None:
+    assert "answer_of_main" not in text_of(tmp_path, "is_there = out.exists()\nif not is_there:\n    out.mkdir()")
+
+
+PATHS = "paths = {'w': out / 'w.pt', 'o': out / 'o.pt'}\n"
+KEEP = """
+def keep(paths):
+    number = sum(p.exists() for p in paths.values())
+    if number not in (0, 2):
+        raise FileNotFoundError(number)
+    torch.save(1, paths['w'])
+    torch.save(2, paths['o'])
+"""
+
+
+def test_what_is_asked_in_steps_is_rank_0_s_answer(tmp_path: Path) -> None:
+    script = SCRIPT.replace("LINES", PATHS + KEEP).replace(
+        "    optimizer.step()\n", "    optimizer.step()\n    keep(paths)\n"
+    )
+    (file,) = conversion(tmp_path, script).files
+    assert "sum(rd.output.answer_of_main(p.exists) for p in paths.values())" in file.text
+
+
+def test_what_is_asked_for_some_samples_alone_has_each_rank_s_answer(tmp_path: Path) -> None:
+    some = "    optimizer.step()\n    if x.max() > 3:\n        keep(paths)\n"
+    script = SCRIPT.replace("LINES", PATHS + KEEP).replace("    optimizer.step()\n", some)
+    assert "answer_of_main" not in conversion(tmp_path, script).files[0].text

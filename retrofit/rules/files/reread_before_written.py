@@ -10,14 +10,12 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_within, reached_calls, reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
-from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.main_first import has_group
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.loaders import loaders_in
 from retrofit.training.data.workers import run_elsewhere
-from retrofit.training.distributed.ranks.rank_branches import rank_branches_of
+from retrofit.training.distributed.ranks.even_places import is_come_to_by_all
 from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.files.rereads import Rereads
@@ -113,24 +111,11 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     for reread in rereads.run(analysis.module_scopes[project.entry], functions):
         source, statement = reread.scope.source, reread.statement
         place = whole_branches(source, statement)
-        branches = rank_branches_of(project)
-        is_even = not (
-            any(isinstance(outer, ast.ExceptHandler) for outer in source.ancestors(place))
-            or _is_in_evaluation(analysis, reread.scope, statement, project.in_batches)
-            or branches.by_samples(reread.scope, place)
-            or branches.is_entered_by_some(reread.scope)
-        )
+        is_even = is_come_to_by_all(project, reread.scope, statement, place)
         if reread.is_end and not is_even:
             continue  # some ranks alone may end there
         edits = [insert_before(source, place, ["rd.barrier()"])] if is_even else []
         yield found(RULE, source, reread.call, AT_END if reread.is_end else AT_READ, edits)
-
-
-def _is_in_evaluation(analysis: Analysis, scope: Scope, node: ast.AST, in_batches: list[tuple[ast.AST, Scope]]) -> bool:
-    """Return whether a node is in a loop over batches of which the ranks may have different numbers."""
-    loops = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.For)]
-    is_trained = any(node is part for part, _ in in_batches)
-    return not is_trained and any(loaders_in(analysis, loop.iter, scope) for loop in loops)
 
 
 def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:

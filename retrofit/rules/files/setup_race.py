@@ -15,6 +15,7 @@ from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
 from retrofit.training.distributed.distribution import Distribution
 from retrofit.training.distributed.rank_ordered import runs_in_turn
+from retrofit.training.distributed.ranks.even_places import is_come_to_by_all
 from retrofit.training.files.answers import asked_per_process
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import FOLDER
@@ -117,10 +118,13 @@ def find(project: Project) -> Iterator[Finding]:
 def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     statements = [statement for p in project.preparations for statement in p.statements]
     statements += [numbered.node for numbered in project.numbered_names]
-    known = {part for statement in statements for part in walk(statement)} | {n for n, _ in project.in_loops}
+    known = {part for statement in statements for part in walk(statement)}
     in_loops = {node for node, _ in project.in_loops}
     early = [output for output in project.outputs if output.call not in in_loops]
-    asked = asked_per_process(project.analysis, early, known)
+    asked = list(asked_per_process(project.analysis, early, known | in_loops))
+    for call, scope in asked_per_process(project.analysis, project.outputs, known):
+        if call in in_loops and is_come_to_by_all(project, scope, call):
+            asked.append((call, scope))
     return [(call, scope) for call, scope in asked if not runs_in_turn(project.analysis, scope, call, statements)]
 
 

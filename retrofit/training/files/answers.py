@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import builder_of
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_of
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import LISTS
 from retrofit.training.torch_api.output import PROMPTS
@@ -23,9 +25,12 @@ from ..distributed.rank_ordered import runs_in_turn
 from .guards import GUARDED_KINDS, runs_on_some
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, PRINT, SAVE, STORE, TRACKER, WRITE, Output
+from .own_names import expressions_around
 
 SHOWING = {PRINT_MAIN, ON_MAIN}
 MAKING = {FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE}
+TESTS = (ast.If, ast.Assert, ast.IfExp)
+SETTING = (ast.Assign, ast.AnnAssign)
 Place = tuple[ast.Call, Scope]
 
 
@@ -43,16 +48,26 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
     written |= {call for call, _ in calls_named(analysis, SHOWING)}  # which only rank 0 carries out
     questions = _questions(analysis)
-    for node, scope in reached_of(analysis, ast.If, ast.Assert, ast.IfExp):
+    places: list[tuple[Any, Scope]] = reached_of(analysis, *TESTS, *SETTING)
+    for node, scope in places:
         if node in known:
             continue
-        asking = [part for part in walk(node.test) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
-        asking = [part for part in asking if _is_of_made(analysis, part, scope, made)]
+        tests = _tests_of_answer(node, scope) if isinstance(node, SETTING) else [node]
+        asked: Any = node.value if isinstance(node, SETTING) else node.test
+        asking = [part for part in walk(asked) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
+        asking = [part for part in asking if tests and _is_of_made(analysis, part, scope, made)]
         asking = [part for part in asking if _is_common(analysis, part, scope)]
-        is_left_to_main = _only_writes(_decided(node, scope), written)
-        if asking and is_left_to_main and not _leads_to(analysis, node, scope, questions):
-            continue  # it is rank 0 that asks there
+        is_left_to_main = all(_only_writes(_decided(test, scope), written) for test in tests)
+        if asking and is_left_to_main and not any(_leads_to(analysis, test, scope, questions) for test in tests):
+            continue  # it is rank 0 that asks there, or rank 0 alone that does something else
         yield from ((part, scope) for part in asking)
+
+
+def _tests_of_answer(setting: ast.Assign | ast.AnnAssign, scope: Scope) -> list[ast.If | ast.Assert | ast.IfExp]:
+    """Return the tests of a function of what one of its variables is set to: `is_new = not os.path.exists(path)`."""
+    names = stored_names([setting]) if setting.value is not None else set()
+    tests = [part for part in own_nodes(scope.node) if isinstance(part, TESTS)] if names else []
+    return [test for test in tests if loaded_names([test.test]) & names]
 
 
 def _decided(node: ast.If | ast.Assert | ast.IfExp, scope: Scope) -> list[ast.stmt]:
@@ -66,7 +81,19 @@ def _decided(node: ast.If | ast.Assert | ast.IfExp, scope: Scope) -> list[ast.st
 def _is_of_made(analysis: Analysis, call: ast.Call, scope: Scope, made: list[Place]) -> bool:
     """Return whether a call asks for what one of the other calls makes."""
     paths = [call.func.value] if not call.args and isinstance(call.func, ast.Attribute) else call.args[:1]
+    paths += [held for path in paths for held in _gone_through(path, scope)]
     return any(_is_same(analysis, (path, scope), other) for path in paths for other in made)
+
+
+def _gone_through(path: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+    """Yield `paths` for a path that is one of them: `p.exists() for p in paths.values()`."""
+    for outer in expressions_around(path, scope):
+        for part in getattr(outer, "generators", []):
+            if ast.unparse(part.target) == ast.unparse(path):
+                held = part.iter
+                while isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute):
+                    held = held.func.value
+                yield held
 
 
 def _leads_to(analysis: Analysis, node: ast.AST, scope: Scope, calls: set[ast.AST]) -> bool:
