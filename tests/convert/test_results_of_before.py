@@ -131,3 +131,19 @@ def test_what_is_asked_for_some_samples_alone_has_each_rank_s_answer(tmp_path: P
     some = "    optimizer.step()\n    if x.max() > 3:\n        keep(paths)\n"
     script = SCRIPT.replace("LINES", PATHS + KEEP).replace("    optimizer.step()\n", some)
     assert "answer_of_main" not in conversion(tmp_path, script).files[0].text
+
+
+RESTORE = """
+def restore(first, second):
+    number = sum(p.exists() for p in (first, second))
+    if number == 2:
+        return torch.load(first)
+    keep({'w': first, 'o': second})
+"""
+
+
+def test_a_question_that_leads_to_another_one_is_rank_0_s_too(tmp_path: Path) -> None:
+    script = SCRIPT.replace("LINES", PATHS + KEEP + RESTORE + "restore(out / 'w.pt', out / 'o.pt')")
+    script = script.replace("    optimizer.step()\n", "    optimizer.step()\n    keep(paths)\n")
+    (file,) = conversion(tmp_path, script).files
+    assert "number = sum(rd.output.answer_of_main(p.exists) for p in (first, second))" in file.text

@@ -16,7 +16,7 @@ from retrofit.training import Project
 from retrofit.training.distributed.distribution import Distribution
 from retrofit.training.distributed.rank_ordered import runs_in_turn
 from retrofit.training.distributed.ranks.even_places import is_come_to_by_all
-from retrofit.training.files.answers import asked_per_process
+from retrofit.training.files.answers import asked_before, asked_per_process
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import FOLDER
 from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK, JOIN_GROUP
@@ -122,9 +122,10 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     in_loops = {node for node, _ in project.in_loops}
     early = [output for output in project.outputs if output.call not in in_loops]
     asked = list(asked_per_process(project.analysis, early, known | in_loops))
-    for call, scope in asked_per_process(project.analysis, project.outputs, known):
-        if call in in_loops and is_come_to_by_all(project, scope, call):
-            asked.append((call, scope))
+    in_steps = [place for place in asked_per_process(project.analysis, project.outputs, known) if place[0] in in_loops]
+    asked += [(call, scope) for call, scope in in_steps if is_come_to_by_all(project, scope, call)]
+    deciding = asked_before(project.analysis, known, {call for call, _ in asked})
+    asked += [place for place in deciding if place[0] not in in_loops or is_come_to_by_all(project, place[1], place[0])]
     return [(call, scope) for call, scope in asked if not runs_in_turn(project.analysis, scope, call, statements)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.bindings import builder_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_of
@@ -30,6 +31,8 @@ from .own_names import expressions_around
 SHOWING = {PRINT_MAIN, ON_MAIN}
 MAKING = {FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE}
 TESTS = (ast.If, ast.Assert, ast.IfExp)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LEAVES = (ast.Return, ast.Continue, ast.Break)  # an error ends the others, too
 SETTING = (ast.Assign, ast.AnnAssign)
 Place = tuple[ast.Call, Scope]
 
@@ -48,19 +51,31 @@ def asked_per_process(analysis: Analysis, outputs: list[Output], known: Collecti
     written = {output.call for output in outputs if output.kind in GUARDED_KINDS | {PRINT}}
     written |= {call for call, _ in calls_named(analysis, SHOWING)}  # which only rank 0 carries out
     questions = _questions(analysis)
+    for asking, tests, scope in _asking(analysis, known):
+        of_made = [part for part in asking if _is_of_made(analysis, part, scope, made)]
+        is_left_to_main = all(_only_writes(_decided(test, scope), written) for test in tests)
+        if of_made and is_left_to_main and not any(_leads_to(analysis, test, scope, questions) for test in tests):
+            continue  # it is rank 0 that asks there, or rank 0 alone that does something else
+        yield from ((part, scope) for part in of_made)
+
+
+def asked_before(analysis: Analysis, known: Collection[ast.AST], answered: set[ast.AST]) -> Iterator[Place]:
+    """Yield the calls that ask for files in tests that lead to `answered` ones, in which all processes meet."""
+    for asking, tests, scope in _asking(analysis, known) if answered else ():
+        if any(_leads_to(analysis, test, scope, answered) for test in tests):
+            yield from ((part, scope) for part in asking if part not in answered)
+
+
+def _asking(analysis: Analysis, known: Collection[ast.AST]) -> Iterator[tuple[list[ast.Call], list[Any], Scope]]:
+    """Yield the calls by which every process asks for files, and the tests of their answers."""
     places: list[tuple[Any, Scope]] = reached_of(analysis, *TESTS, *SETTING)
     for node, scope in places:
-        if node in known:
-            continue
-        tests = _tests_of_answer(node, scope) if isinstance(node, SETTING) else [node]
-        asked: Any = node.value if isinstance(node, SETTING) else node.test
-        asking = [part for part in walk(asked) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
-        asking = [part for part in asking if tests and _is_of_made(analysis, part, scope, made)]
-        asking = [part for part in asking if _is_common(analysis, part, scope)]
-        is_left_to_main = all(_only_writes(_decided(test, scope), written) for test in tests)
-        if asking and is_left_to_main and not any(_leads_to(analysis, test, scope, questions) for test in tests):
-            continue  # it is rank 0 that asks there, or rank 0 alone that does something else
-        yield from ((part, scope) for part in asking)
+        if node not in known:
+            tests = _tests_of_answer(node, scope) if isinstance(node, SETTING) else [node]
+            asked: Any = node.value if isinstance(node, SETTING) else node.test
+            asking = [part for part in walk(asked) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
+            if tests and asking:
+                yield [part for part in asking if _is_common(analysis, part, scope)], tests, scope
 
 
 def _tests_of_answer(setting: ast.Assign | ast.AnnAssign, scope: Scope) -> list[ast.If | ast.Assert | ast.IfExp]:
@@ -97,9 +112,22 @@ def _gone_through(path: ast.expr, scope: Scope) -> Iterator[ast.expr]:
 
 
 def _leads_to(analysis: Analysis, node: ast.AST, scope: Scope, calls: set[ast.AST]) -> bool:
-    """Return whether a statement makes one of the calls, itself or in functions of the project."""
-    own = [part for part in walk(node) if isinstance(part, ast.Call)] if calls else []
+    """Return whether a statement decides about one of the calls, in it or after it, in functions that it calls too."""
+    parts = [node, *_after_leaving(node, scope)] if calls else []
+    own = [part for outer in parts for part in walk(outer) if isinstance(part, ast.Call)]
     return any(inner in calls for call in own for inner, _ in calls_within(analysis, call, scope))
+
+
+def _after_leaving(node: ast.AST, scope: Scope) -> Iterator[ast.stmt]:
+    """Yield what is not run where an `if` leaves: `if exists(path): return`."""
+    if not isinstance(node, ast.If) or not isinstance(node.body[-1], LEAVES):
+        return
+    for outer in (node, *scope.source.ancestors(node)):
+        if outer is scope.node or (isinstance(outer, LOOPS) and isinstance(node.body[-1], (ast.Continue, ast.Break))):
+            break
+        if isinstance(outer, ast.stmt):
+            block = block_of(scope.source, outer)
+            yield from block[block.index(outer) + 1 :]
 
 
 def _questions(analysis: Analysis) -> set[ast.AST]:
