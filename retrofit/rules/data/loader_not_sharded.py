@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import argument_for
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import composes_batches
+from retrofit.rules.data.loader_entries import are_split
 from retrofit.rules.data.shard_edits import shard_by_runtime
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -72,6 +73,8 @@ def find(project: Project) -> Iterator[Finding]:
         if TRAIN not in loader.roles:
             continue
         yield from _permuted_apart(project, loader) if by_hand else ()
+        if loader.variable is None and are_split(project.analysis, loader):
+            continue
         if not is_sharded(project.ranks, loader) and not composes_batches(project, loader):
             yield shard_by_runtime(project, loader, RULE, "every process trains on all samples")
 

@@ -16,6 +16,7 @@ from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.rules.catalog import Rule
+from retrofit.rules.data.loader_entries import trained_entries
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.drawn import builders_of_value, is_view, loaders_in
@@ -35,6 +36,10 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
             where = use.scope.source, use.expression
             return found(rule, *where, message, refusal=refusal, kind="loader-in-several-places")
         several = next((each for each in loader.uses if _is_of_several(each)), None)
+        entries = trained_entries(project.analysis, loader, project.loaders)
+        if entries and (several is not None or all(isinstance(node, ast.Call) for node, _ in entries)):
+            edits = [edit for node, scope in entries for edit in _around(scope.source, node)]
+            return found(rule, entries[0][1].source, entries[0][0], message, edits)
         if several is not None:
             refusal = f"{ast.unparse(several.expression)} is of several loaders, which are drawn from together"
             where = several.scope.source, several.expression

@@ -40,6 +40,7 @@ from retrofit.training.torch_api.tensors import (
 )
 
 from ..model.models import Model
+from .batches import is_of_several
 from .loaders import TRAIN, Loader
 
 BATCH = "batch"
@@ -155,12 +156,18 @@ class BatchValues:
         return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
 
     def _is_written_out(self, iterable: ast.expr, scope: Scope) -> bool:
-        """Return whether the entries are those of a list in the source, and no samples: for part in (left, right)."""
+        """Return whether the entries are those of a list in the source, and no samples: for part in (left, right).
+
+        Or a batch of each of several loaders.
+        """
         if isinstance(iterable, ast.Call):
             name = last_name(iterable)
             is_method = name in ("values", "items") and isinstance(iterable.func, ast.Attribute) and not iterable.args
             parts = [iterable.func.value] if is_method else iterable.args if name in ("enumerate", "zip") else []  # type: ignore[attr-defined]
             return bool(parts) and all(self._is_written_out(part, scope) for part in parts)
+        bindings = bindings_of(self.analysis, iterable, scope) if isinstance(iterable, ast.Name) else []
+        if bindings and all(is_of_several(self.analysis, *place) for place in bindings):
+            return True
         values = self.analysis.evaluate(iterable, scope)
         return bool(values) and all(isinstance(value, Display) and _has_entries(value.node) for value in values)
 

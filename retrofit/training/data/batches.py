@@ -7,7 +7,7 @@ import ast
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import ENDLESS, ITERABLE_PARAMETERS, ITERATORS, NUMBERS, SAME_ELEMENTS
 
@@ -52,6 +52,18 @@ def layers(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
         if inner is None:
             return found
         found.append(inner)
+
+
+def is_of_several(analysis: Analysis, binding: Binding, scope: Scope) -> bool:
+    """Return whether a loop gives a name a batch of each of several loaders: `parts` of `for parts in zip(a, b)`."""
+    if not isinstance(binding.node, (ast.For, ast.AsyncFor)):
+        return False
+    found = layers(analysis, binding.node.iter, scope)
+    numbered = [part for part in found if isinstance(part, ast.Call) and "enumerate" in analysis.called(part, scope)]
+    last = found[-1]
+    made = [b.value for b in scope.bindings.get(last.id, [])] if isinstance(last, ast.Name) else [last]
+    is_zip = all(isinstance(part, ast.Call) and "zip" in analysis.called(part, scope) for part in made)
+    return bool(made) and is_zip and binding.path == (1,) * len(numbered)
 
 
 def is_iterator(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

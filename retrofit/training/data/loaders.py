@@ -18,7 +18,7 @@ from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value
 from retrofit.training.torch_api.data import LOADERS
 from retrofit.training.torch_api.runtime import TRAINING_SHARES
 
-from ..loops import LoopNode, Path, calls_without_training, phase_of
+from ..loops import Path, calls_without_training, phase_of
 from ..steps.training_conditions import without_training
 from .drawn import builders_of_value, loaders_in, may_be_loader
 from .draws.ready_batches import gives_batches, ready_batches
@@ -45,12 +45,11 @@ class Loader:
 
 def find_loaders(analysis: Analysis, paths: list[Path], takes_ready_batches: bool = False) -> list[Loader]:
     """Return the loaders that something draws from, and other objects that give batches if these are taken, too."""
-    training_loops = {loop for path in paths for loop, _ in path.loops}
     silent: set[ast.AST] = {*calls_without_training(analysis, paths)}
     apart = without_training(paths)
     phases = {loop: phase for path in paths for loop, phase in phase_of(path).items()}
     found: dict[Variable | ast.expr, Loader] = {}
-    for use in _uses(analysis, training_loops, {path.loops[0][0] for path in paths}):
+    for use in _uses(analysis, paths):
         leave_out = silent if use.role == TRAIN else set()
         untrained = silent | apart.get(use.loop, set()) if use.loop else silent
         trained = set(loaders_in(analysis, use.expression, use.scope, untrained)) if use.role == TRAIN else set()
@@ -172,7 +171,8 @@ def _variables(
         yield None, use.role
 
 
-def _uses(analysis: Analysis, training_loops: set[LoopNode], innermost: set[LoopNode]) -> Iterator[Use]:
+def _uses(analysis: Analysis, paths: list[Path]) -> Iterator[Use]:
+    training_loops = {loop for path in paths for loop, _ in path.loops}
     for source in analysis.modules.sources.values():
         for node in source.nodes:
             if isinstance(node, (ast.For, ast.AsyncFor)):
@@ -181,4 +181,4 @@ def _uses(analysis: Analysis, training_loops: set[LoopNode], innermost: set[Loop
             elif isinstance(node, ast.comprehension):
                 yield Use(node.iter, analysis.scope_at(source, node), EVALUATION)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
-                yield from drawn_by_next(analysis, node, training_loops, innermost)
+                yield from drawn_by_next(analysis, node, paths)

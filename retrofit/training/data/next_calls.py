@@ -17,7 +17,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
 
-from ..loops import LOOPS, LoopNode
+from ..loops import LOOPS, LoopNode, Path
 from ..steps.non_training_branches import is_aside
 
 TRAIN, EVALUATION = "train", "evaluation"
@@ -34,16 +34,17 @@ class Use:
     loop: LoopNode | None = None
 
 
-def drawn_by_next(
-    analysis: Analysis, call: ast.Call, training_loops: set[LoopNode], innermost: set[LoopNode]
-) -> Iterator[Use]:
+def drawn_by_next(analysis: Analysis, call: ast.Call, paths: list[Path]) -> Iterator[Use]:
     """Yield what `next(batches)` draws, for every loop that it is a part of, or that calls the function around it.
 
-    A loop of that function is passed over where the `innermost` loops of the training get what it draws.
+    A loop of that function is passed over where the innermost loops of the training get what it draws; so is a loop in
+    one of these, over several loaders, of which the loss has what is drawn.
     """
+    training_loops = {loop for path in paths for loop, _ in path.loops}
+    innermost = {path.loops[0][0] for path in paths}
     source = next(source for source in analysis.modules.sources.values() if call in source.parents)
     scope, drawn = analysis.scope_at(source, call), call.args[0]
-    loop = _loop_around(source, call)
+    loop = _step_with(analysis, call, paths) or _loop_around(source, call)
     if loop is not None and (loop in training_loops or not _is_returned(analysis, call, scope)):
         yield Use(drawn, scope, _role(source, call, loop, training_loops), loop)
         return
@@ -57,6 +58,20 @@ def drawn_by_next(
         for expression, where in _of_receiver(analysis, site, drawn, scope)
     ]
     yield from uses or [Use(drawn, scope, PEEK if loop is None else EVALUATION, loop)]
+
+
+def _step_with(analysis: Analysis, call: ast.Call, paths: list[Path]) -> LoopNode | None:
+    """Return the loop of a training around a loop in which each of several loaders gives a batch of the same step."""
+    for path in paths:
+        loop, frame = path.loops[0]
+        outer = list(frame.scope.source.ancestors(call))
+        inside = outer[: outer.index(loop)] if loop in outer else []
+        if any(isinstance(part, LOOPS) for part in inside) and not any(isinstance(part, FUNCTIONS) for part in inside):
+            start = Origin(path.frames[0].node.func.value, path.frames[0].scope)  # type: ignore[attr-defined]
+            found = origins(analysis, [start], lambda origin: list(inputs(analysis, origin, stored=True)))
+            if any(origin.node is call for origin in found):
+                return loop
+    return None
 
 
 def _is_returned(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:

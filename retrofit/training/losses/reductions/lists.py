@@ -16,6 +16,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Result, Value
 from retrofit.training.data.batch_values import BATCH, BatchValues
+from retrofit.training.data.batches import is_of_several
 from retrofit.training.torch_api.modules import CHILDREN, LAYER_PACKAGE, MODULES, WRAPPERS, is_layer_class
 from retrofit.training.torch_api.tensors import SAME_ENTRIES, SPLITS, TRANSPOSED, TRANSPOSES
 
@@ -120,6 +121,8 @@ class Lists:
         bindings = live_bindings(node, scope)[1] if isinstance(node, ast.Name) else []
         bindings = bindings or [binding for binding, _ in bindings_of(self._analysis, node, scope)]
         drawn = [binding for binding in bindings if binding.node in self._values.loops]
+        if drawn and not keys and all(is_of_several(self._analysis, binding, scope) for binding in drawn):
+            return _one(LAYERS)
         if drawn:
             inner = keys if any(binding.path for binding in drawn) else keys[1:]
             return _one(DRAWN if all(isinstance(key, str) for key in inner) else UNKNOWN)
