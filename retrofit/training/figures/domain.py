@@ -7,7 +7,6 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 from functools import partial, reduce
 
-from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, joined, mixed
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
@@ -54,10 +53,9 @@ from .model_outputs import outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
-from .size_uses import is_changed, is_counted_or_timed, is_multiplied
+from .size_uses import are_sets, is_carried_count, is_changed, is_counted_or_timed, is_multiplied
 from .together import gives_the_same, made_the_same
 
-SETS = frozenset({"set", "frozenset"})
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
 SOURCES = EVALUATION_SHARES | TRAINING_SHARES
 SAME_OBJECTS = SAME_ELEMENTS | WRAPPERS | SYNC_BATCHNORM  # calls that give what they are given, or what is in it
@@ -68,14 +66,6 @@ def _run_by(analysis: Analysis, scope: Scope, calls: set[ast.Call]) -> Iterator[
     for node in own_nodes(scope.node) if calls else ():
         if isinstance(node, ast.Call) and node in calls:
             yield from analysis.functions_called(node, scope)
-
-
-def _are_sets(given: list[Flow]) -> bool:
-    """Return whether values are sets, which hold equal entries once."""
-    made = [cell.node for flow in given for cell in flow.cells]
-    return any(
-        isinstance(n, (ast.Set, ast.SetComp)) or (isinstance(n, ast.Call) and last_name(n) in SETS) for n in made
-    )
 
 
 class TorchDomain:
@@ -306,7 +296,11 @@ class TorchDomain:
         return Flow(kind, is_term=all(flow.is_term for flow in given), inputs=inputs)
 
     def call(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
-        is_length = isinstance(node.func, ast.Name) and node.func.id == "len" and not _are_sets(given)
+        if node in self.models:
+            values = zip([*node.args, *(keyword.value for keyword in node.keywords)], given)
+            counts = [(value, flow) for value, flow in values if is_carried_count(flow)]
+            self.show(node, scope, WEIGHS, counts) if counts else None
+        is_length = isinstance(node.func, ast.Name) and node.func.id == "len" and not are_sets(given)
         if is_length and counts_outputs(self.project, node, scope):
             return NONE
         return self.calls.value(node, scope, receiver, given)

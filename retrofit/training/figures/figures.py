@@ -26,6 +26,8 @@ from .. import Project
 from .domain import TorchDomain
 from .kinds import BATCH_SIZE, LIST, MEAN, REDUCIBLE, SIZE, SUM
 from .shown import Shown
+from .sinks import WEIGHS
+from .size_uses import adds_to_count
 
 MOST_STARTS = 40
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
@@ -74,10 +76,11 @@ def follow(project: Project, together: Collection[ast.AST] = ()) -> tuple[TorchD
 def _reducible(shown: list[Shown], domain: TorchDomain) -> list[Root]:
     """Return the roots that can be reduced: none that belongs to another one that cannot, unless its scale stays."""
     good = {root for place in shown for root in place.roots if _is_good(root, domain)}
+    trained_with = {root for place in shown if place.kind == WEIGHS for root in place.roots if adds_to_count(root)}
     while True:
         good = _without_inputs(good, shown, domain)
         bad = [bond for bond in domain.bonds if not bond <= good]
-        spoiled = {root for bond in bad for root in good if root in bond and root.kind != MEAN}
+        spoiled = {root for bond in bad for root in good if root in bond and root.kind != MEAN} - trained_with
         if not spoiled:
             break
         good -= spoiled
@@ -153,10 +156,20 @@ def _may_train(root: Root, domain: TorchDomain) -> bool:
         names = {ast.unparse(part) for target in targets for part in walk(target) if isinstance(part, PLACES)}
         if _is_count(root.node):  # in an attribute of an object that trains
             names = {ast.unparse(target) for target in targets}
+        if adds_to_count(root) and not _divides(names, root):
+            return False
         is_of_figures = root.is_read and root.kind not in (SUM, SIZE)  # a number may still divide a loss
         return not is_of_figures and bool(names & domain.trained(root.scope))
     is_shown = isinstance(statement, (ast.Expr, ast.If, ast.While, ast.Assert, ast.For, ast.With))
     return not root.is_read and not is_shown and root.scope not in domain.trains_in
+
+
+def _divides(names: set[str], root: Root) -> bool:
+    """Return whether something in the function is divided by what is counted: a loss of several batches."""
+    divisors = (
+        node.right for node in walk(root.scope.node) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    )
+    return any(ast.unparse(part) in names for divisor in divisors for part in walk(divisor) if isinstance(part, PLACES))
 
 
 def _is_count(node: ast.expr) -> bool:

@@ -17,7 +17,8 @@ from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.rows.uneven_rows import is_share_of_rows
 from ..losses.terms import loss_expressions
 from ..model.models import Call
-from .kinds import MEAN, SUM
+from .kinds import MEAN, SUM, TENSORS
+from .size_uses import is_carried_count
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 
@@ -67,10 +68,12 @@ class LossNames:
                     self.names.setdefault(scope, set()).add(name)
 
     def weighs(self, node: ast.BinOp, flow: Flow, other: Flow) -> bool:
-        """Return whether an operand is a factor of a term of the loss that each rank has its own of.
+        """Return whether an operand is a factor of a term of the loss, or of samples, that each rank has its own of.
 
         No gradient flows through it, as far as is known: the ranks' average does not make it that of all samples.
         """
+        if isinstance(node.op, ast.Mult) and other.kind in TENSORS and not other.is_read and is_carried_count(flow):
+            return True
         is_factor = node in self.products and other.kind in (MEAN, SUM) and not other.is_read
         return is_factor and ((flow.kind in (MEAN, SUM) and flow.is_read) or flow.kind == OTHER)
 

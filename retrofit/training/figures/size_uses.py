@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.interpreter.state import Root
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.interpreter.state import Flow, Root, escaped
 from retrofit.analysis.scopes import Scope
+
+from .kinds import BATCH_SIZE, SIZE
+
+SETS = frozenset({"set", "frozenset"})
 
 
 def is_changed(node: ast.expr, scope: Scope) -> bool:
@@ -28,3 +33,24 @@ def is_counted_or_timed(node: ast.expr, scope: Scope) -> bool:
         return isinstance(outer.op, ast.Add) and node is outer.value
     is_divided = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Div) and node is outer.left
     return is_divided or (isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult))
+
+
+def adds_to_count(root: Root) -> bool:
+    """Return whether samples are added to what was counted in the batches before: `alpha += len(images) / total`."""
+    statement = root.scope.source.statement(root.node)
+    is_sum = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)
+    return is_sum and root.kind in (SIZE, BATCH_SIZE)
+
+
+def is_carried_count(flow: Flow) -> bool:
+    """Return whether a value is computed of numbers of samples that were counted over the batches."""
+    roots = escaped(flow)
+    return bool(roots) and all(adds_to_count(root) for root in roots)
+
+
+def are_sets(given: list[Flow]) -> bool:
+    """Return whether values are sets, which hold equal entries once."""
+    made = [cell.node for flow in given for cell in flow.cells]
+    return any(
+        isinstance(n, (ast.Set, ast.SetComp)) or (isinstance(n, ast.Call) and last_name(n) in SETS) for n in made
+    )
