@@ -74,9 +74,13 @@ VALUES_AND_INDICES = frozenset({"max", "min", "topk", "sort", "median", "mode", 
 
 # One number, or one per row, of several entries.
 SUMS_AND_MEANS = frozenset({"sum", "mean", "nansum", "nanmean"})
-SPREADS = frozenset({"std", "var", "norm", "logsumexp", "prod", "cov", "corrcoef"})  # not linear in the entries
+MATRIX_NORMS = frozenset({"norm", "matrix_norm"})  # of torch.linalg, with an order
+NORMS = MATRIX_NORMS | {"vector_norm", "frobenius_norm"}
+SPREADS = NORMS | {
+    "std", "var", "std_mean", "var_mean", "logsumexp", "prod", "cov", "corrcoef", "dist",
+}  # not linear in the entries  # fmt: skip
 STATISTICS = SUMS_AND_MEANS | {"std", "var", "std_mean", "var_mean"}  # that a normalisation keeps
-EXTREMES = frozenset({"max", "min", "amax", "amin"})
+EXTREMES = frozenset({"max", "min", "amax", "amin", "aminmax"})
 REDUCTIONS = SUMS_AND_MEANS | SPREADS | {"max", "min", "median", "any", "all"}
 # Each entry is computed from all others along one axis: the place of the axis among the arguments after the tensor,
 # and the axis where none is given.
@@ -84,14 +88,16 @@ ALONG_AXIS = {
     "softmax": (0, 1), "log_softmax": (0, 1), "softmin": (0, 1), "cumprod": (0, 0), "logcumsumexp": (0, 0),
     "cummax": (0, 0), "cummin": (0, 0), "normalize": (1, 1), "cosine_similarity": (1, 1),
     # the entries of another place
-    "flip": (0, 0), "flipud": (0, 0), "roll": (1, 0), "diff": (1, -1),
+    "flip": (0, 0), "flipud": (0, 0), "roll": (1, 0), "diff": (1, -1), "trapezoid": (2, -1), "trapz": (2, -1),
+    "fft": (1, -1), "ifft": (1, -1), "rfft": (1, -1), "irfft": (1, -1),
 }  # fmt: skip
 # Tensors that only tell the shape or the type of what is made.
 SHAPED_LIKE = frozenset({"view_as", "reshape_as", "type_as", "expand_as"})
 # How often each value, or pair of values, occurs.
 COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})
 # Entries by their order among all.
-SORTS = frozenset({"sort", "argsort", "topk", "kthvalue", "median", "quantile", "cumsum", "unique"})
+SORTS_ALL = frozenset({"median", "nanmedian", "quantile", "nanquantile", "unique"})  # where no axis is given
+SORTS = SORTS_ALL | {"sort", "argsort", "topk", "kthvalue", "mode", "cumsum"}
 # Several tensors as one.
 JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
 SUMS_OF_SEVERAL = frozenset({"sum", "fsum"})  # Python's

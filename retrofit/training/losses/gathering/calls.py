@@ -25,6 +25,7 @@ from retrofit.training.torch_api.tensors import (
     MASK_CASTS,
     NEW,
     NONLINEAR,
+    NORMS,
     PRODUCT_METHODS,
     PRODUCTS,
     READS,
@@ -68,6 +69,7 @@ OF_ENTRIES = (ENTRYWISE | COMPARISONS | NONLINEAR | CLAMPS | REPEATS | SAME) - J
 REORDERING = JOINS | {"repeat", "repeat_interleave", "tile"}
 # Functions along an axis, with the axis where none is given; the rest is along all of them.
 ALONG = REDUCTIONS | SORTS | {"softmax", "log_softmax", "normalize", "cumsum", "argmax", "argmin", "amax", "amin"}
+ORDER_FIRST = NORMS | {"topk", "normalize", "quantile"}  # functions with another argument before the axis
 DEFAULT_AXES = {"normalize": 1, "sort": -1, "argsort": -1, "topk": -1, "softmax": 1, "log_softmax": 1}
 RANDOM = DRAWN | {"multinomial", "bernoulli", "sample", "choice", "shuffle", "permutation"}
 ON_LISTS = IN_ORDER | {"enumerate", "zip", "dict", "reversed", "range", "int", "float", "abs"}
@@ -229,7 +231,7 @@ class CallValues:
                 else other(name)
             )
         if name in ALONG:
-            own = self._axis(node, rest[1:] if name in ("norm", "topk", "normalize", "quantile") else rest, scope)
+            own = self._axis(node, rest[1:] if name in ORDER_FIRST else rest, scope)
             axis = axis_number(own, default=DEFAULT_AXES.get(name, 0))
             return rows if axis is not None and (axis > 0 or axis == -1) else other("rows of samples become one")
         if name in READS:

@@ -32,6 +32,7 @@ from retrofit.training.torch_api.tensors import (
     FILLED_LIKE,
     JOINS,
     NEW,
+    NORMS,
     OPERATORS,
     REPEATS,
     SAME_ARRAY,
@@ -39,6 +40,7 @@ from retrofit.training.torch_api.tensors import (
     SHAPE_METHODS,
     SHAPED_LIKE,
     SORTS,
+    SORTS_ALL,
     SPREADS,
     SUMS_OF_SEVERAL,
     WITHOUT_HISTORY,
@@ -51,7 +53,7 @@ from ..wrapped import functions_inside
 from . import kinds
 from .axes import Sizes, axes_of, axis_along, einsum_kind, reshaped
 from .kinds import CONSTANT, Kind, Leaf
-from .library import COUNTED_MEAN, library_reduction
+from .library import COUNTED_MEAN, library_reduction, raised_norm
 from .lists import LAYERS
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ if TYPE_CHECKING:
 JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
 SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
 MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
+BEFORE_AXIS = {  # how many arguments are between the tensor and the axis
+    **dict.fromkeys(NORMS | {"topk", "kthvalue", "quantile", "nanquantile"}, 1),
+    "dist": 2,
+}
 WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # made of their arguments, if they have some
 MEANS = (MEAN, "batchmean", COUNTED_MEAN)
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
@@ -176,11 +182,13 @@ class CallReader:
         if name in ("sum", "mean", "nansum", "nanmean") and given:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
         if name == "einsum" and node.args:
-            return self._noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
+            return self.noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
         if name in MAKING and (receiver is None or name in NEW) and not self._takes_entries(node, name, scope):
             return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
+        if name == "square" and given:
+            return self.reader.operation(ast.Pow(), given[0], ast.Constant(2), scope, frame, node)
         if name in OPERATORS and given and rest:
             return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
         if name in SHAPE_METHODS:
@@ -274,22 +282,24 @@ class CallReader:
         self, node: ast.Call, name: str, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope
     ) -> Kind:
         """Return the kind of what is made of many entries together: the order of all, their norm."""
-        axes, _ = axes_of(node, rest[1:] if name in ("norm", "topk") else rest, scope)
+        axes, _ = axes_of(node, rest[BEFORE_AXIS.get(name, 0) :], scope)
         is_of_all = name == "topk" and any(self.reader.size_factors.of(number, scope) for number in rest[:1])
         is_of_all |= name in SORTS and self._has_one_axis(of, scope)
-        if axes is None and name in SORTS and found.axis != kinds.FLAT and not is_of_all:
+        if axes is None and name in SORTS - SORTS_ALL and found.axis != kinds.FLAT and not is_of_all:
             axes = (-1,)
         if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
             return found
         leaf = frozenset([(node, scope)])
-        part = kinds.ROWS if name in SORTS else kinds.COUPLED
+        if raised_norm(node, ast.Constant(1), scope) is not None:  # the sum of the absolute values
+            return self.noted(kinds.reduced(kinds.nonlinear(found), kinds.SUM, (node, scope), None, False), node)
+        part = kinds.ROWS if name in SORTS and (name not in SORTS_ALL or axes is not None) else kinds.COUPLED
         return Kind(frozenset([part]), found.axis, found.leaves | leaf, found.coupled | leaf)
 
     def _counted(self, node: ast.Call, name: str, found: Kind, scope: Scope) -> Kind:
         """Return the kind of what counts values in the batch: a sum, where as many are counted in each process."""
         is_sum = name == "bincount" and any(keyword.arg == "minlength" for keyword in node.keywords)
         part = kinds.SUM if is_sum else kinds.COUPLED
-        return self._noted(Kind(frozenset([part]), 0, found.leaves | {(node, scope)}, found.coupled), node)
+        return self.noted(Kind(frozenset([part]), 0, found.leaves | {(node, scope)}, found.coupled), node)
 
     def _reduced(
         self, node: ast.Call, how: str, of: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
@@ -304,9 +314,9 @@ class CallReader:
         if found.has_rows and found.axis == 0 and axes is not None and 0 not in axes and min(axes, default=0) <= -3:
             self.reader.reductions.setdefault(node, set()).add("")  # over the batch, or not: of how many axes is it?
             return Kind(frozenset([kinds.UNKNOWN]), 0, found.leaves | {(node, scope)}, found.coupled)
-        return self._noted(kinds.reduced(found, how, (node, scope), axes, keeps), node)
+        return self.noted(kinds.reduced(found, how, (node, scope), axes, keeps), node)
 
-    def _noted(self, kind: Kind, node: ast.Call) -> Kind:
+    def noted(self, kind: Kind, node: ast.expr) -> Kind:
         """Remember what a reduction makes of the batch, and return its kind."""
         if any(leaf is node for leaf, _ in kind.leaves):
             self.reader.reductions.setdefault(node, set()).update(kind.parts)

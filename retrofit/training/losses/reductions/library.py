@@ -1,13 +1,16 @@
-"""Reductions of the losses of libraries: a sum over the batch, a mean, a mean over what counts, none."""
+"""Reductions by libraries: losses, as a sum over the batch, a mean, none; norms to their own power, as a sum."""
 
 from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
 from retrofit.training.torch_api.losses import COUNTS_TOKENS, LIBRARY_POSITIONS, LIBRARY_REDUCTIONS, SUM_BY_DEFAULT
+from retrofit.training.torch_api.tensors import MATRIX_NORMS, NORMS
 
 from ..terms import MEAN
 
@@ -59,3 +62,43 @@ def _literal(analysis: Analysis, node: ast.expr, scope: Scope) -> object:
     nodes = [value.node for value in analysis.evaluate(node, scope) if isinstance(value, Display)]
     found = {part.value for part in nodes if isinstance(part, ast.Constant)}
     return next(iter(found)) if len(found) == 1 and len(nodes) == 1 else None
+
+
+def raised_norm(base: ast.expr, exponent: ast.expr, scope: Scope) -> ast.expr | None:
+    """Return the tensor of which `base ** exponent` adds up the powers of the entries, None for all else."""
+    call = _assigned(base, scope)
+    if not isinstance(call, ast.Call) or last_name(call) not in NORMS or not isinstance(exponent, ast.Constant):
+        return None
+    of_object = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    given = [*(part for part in of_object if not _is_module(part, scope)), *call.args]
+    order = next((k.value for k in call.keywords if k.arg in ("p", "ord")), given[1] if len(given) > 1 else None)
+    if not given or (order is not None and not isinstance(order, ast.Constant)):
+        return None
+    value = order.value if isinstance(order, ast.Constant) else None
+    if value is None or value == "fro":
+        return given[0] if exponent.value == 2 else None
+    is_of_matrix = last_name(call) in MATRIX_NORMS and "linalg" in ast.unparse(call.func)  # of its singular values
+    return given[0] if isinstance(value, int) and value > 0 and value == exponent.value and not is_of_matrix else None
+
+
+def is_square(left: ast.expr, right: ast.expr) -> bool:
+    """Return whether both factors are one name: `n * n`."""
+    return isinstance(left, ast.Name) and isinstance(right, ast.Name) and left.id == right.id
+
+
+def _assigned(node: ast.expr, scope: Scope) -> ast.expr:
+    """Return what the one assignment of a name says, the expression itself for all else."""
+    if not isinstance(node, ast.Name):
+        return node
+    owner, bindings = live_bindings(node, scope)
+    first = bindings[0] if len(bindings) == 1 and owner is scope else None
+    is_one = first is not None and first.kind == "value" and not first.path and first.value is not None
+    return first.value if is_one else node  # type: ignore[union-attr, return-value]
+
+
+def _is_module(node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is torch or torch.linalg, of which a function is called with the tensor."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    _, bindings = (scope.find(node.id) or (scope, [])) if isinstance(node, ast.Name) else (scope, [])
+    return bool(bindings) and all(binding.kind == "import" for binding in bindings)

@@ -32,6 +32,7 @@ from .axes import is_of_whole
 from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
+from .library import is_square, raised_norm
 from .samples import SampleLoops, counted_in, looks_like_size
 from .size_factors import SizeFactors
 
@@ -236,8 +237,13 @@ class LossReader:
         first = self.kind(left, scope, frame)
         if isinstance(op, ast.Div):
             return self._divided(first, right, scope, frame, whole)
-        if isinstance(op, ast.Pow):
-            return kinds.nonlinear(kinds.join([first]))
+        if isinstance(op, ast.Pow) or (isinstance(op, ast.Mult) and is_square(left, right)):
+            exponent = right if isinstance(op, ast.Pow) else ast.Constant(2)
+            tensor = raised_norm(left, exponent, scope) if first.parts == {kinds.COUPLED} else None
+            if tensor is None:
+                return kinds.nonlinear(first)
+            entries = kinds.nonlinear(self.kind(tensor, scope, frame))
+            return self.calls.noted(kinds.reduced(entries, kinds.SUM, (whole, scope), None, False), whole)
         second = self.kind(right, scope, frame)
         if isinstance(op, (ast.Add, ast.Sub)):
             for kind, number, other in ((first, second, right), (second, first, left)):
