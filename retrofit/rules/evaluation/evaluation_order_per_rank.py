@@ -16,8 +16,8 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
-from retrofit.training.data.seeds import draws_in_evaluation
 from retrofit.training.data.shards import builders_of, is_sharded, places_given, sampler_values
+from retrofit.training.evaluation.draws import draws_in_evaluation
 from retrofit.training.evaluation.pass_lengths import lengths_of_whole
 from retrofit.training.evaluation.whole_passes import whole_passes
 from retrofit.training.evaluation.with_gradients import loss_like_in_training

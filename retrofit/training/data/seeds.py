@@ -11,12 +11,10 @@ from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named, calls_within
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import set_on_same
-from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import RANDOM_SPLITS
-from retrofit.training.torch_api.modules import TRAINING_MODES
-from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, SEED_OF, SEEDS_OF_PROCESS, TORCH
+from retrofit.training.torch_api.randomness import DRAWS, SEED_OF, SEEDS_OF_PROCESS, TORCH
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
 from ..launch.arguments import default_of_option
@@ -93,44 +91,6 @@ def _is_at_import(seed: ast.Call, where: Scope, node: ast.Call, module: Scope, e
 def draws(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call draws from a stream that the whole script shares."""
     return bool(_stream(analysis, call, scope))
-
-
-def draws_in_evaluation(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
-    """Return whether a loop in evaluation mode draws from a common stream, itself or in what it calls."""
-    calls = (node for node in walk(loop) if isinstance(node, ast.Call))
-    places = (place for call in calls for place in calls_within(analysis, call, scope))
-    return any(_is_draw(analysis, *place) and not _is_of_training(*place) for place in places)
-
-
-def _is_draw(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    if method in DRAWS_IN_PLACE:
-        return all(keyword.arg != "generator" for keyword in call.keywords)
-    return draws(analysis, call, scope)
-
-
-def _is_of_training(call: ast.Call, scope: Scope) -> bool:
-    """Return whether tests of `training` leave a call out in evaluation mode, around it or by a return before it."""
-    node: ast.AST = call
-    parents = scope.source.parents
-    while (parent := parents.get(node)) is not None and node is not scope.node:
-        if isinstance(parent, (ast.If, ast.IfExp)) and node is not parent.test:
-            is_in_body = node is parent.body or (isinstance(parent.body, list) and node in parent.body)
-            if _needs_training(parent.test, is_in_body):
-                return True
-        node = parent
-    earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and place_of(part) < place_of(call))
-    return any(isinstance(part.body[-1], ast.Return) and _needs_training(part.test, False) for part in earlier)
-
-
-def _needs_training(test: ast.expr, value: bool) -> bool:
-    """Return whether a test can have this value in training alone: `self.training and p > 0` if it is to be true."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _needs_training(test.operand, not value)
-    if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) == value and any(_needs_training(part, value) for part in test.values)
-    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
-    return value and name in TRAINING_MODES
 
 
 def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner: set[Scope]) -> bool:

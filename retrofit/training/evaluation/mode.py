@@ -6,6 +6,7 @@ import ast
 
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
+from retrofit.analysis.values.inference import Analysis
 
 from ..model.gradients import has_gradients, is_switched_off, switches_on
 from .loop import Loop, NotShareable
@@ -25,8 +26,13 @@ class Mode:
                 raise NotShareable(WITH_GRADIENTS)
         if switches_on(self.analysis, self.loop.node, self.loop.scope):
             raise NotShareable(WITH_GRADIENTS)
-        if not holds_on_every_path(self.analysis, self.loop.node, self.loop.scope, _is_set_before):
+        if not is_in_evaluation_mode(self.analysis, self.loop.node, self.loop.scope):
             raise NotShareable("model.eval() was not found before it")
+
+
+def is_in_evaluation_mode(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether `model.eval()` comes before a node on every way to it."""
+    return holds_on_every_path(analysis, node, scope, _is_set_before)
 
 
 def _is_set_before(node: ast.AST, scope: Scope) -> bool:

@@ -103,6 +103,16 @@ WITH_PARAMETERS = (
     "MultiheadAttention", "Transformer", "PReLU",
 )  # fmt: skip
 DROPOUT = frozenset(f"torch.nn.{name}" for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"))
+DROPOUT_FUNCTIONS = frozenset(
+    f"torch.{name}" for name in (
+        "dropout", "nn.functional.dropout", "nn.functional.dropout1d", "nn.functional.dropout2d",
+        "nn.functional.dropout3d", "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout",
+    )
+)  # fmt: skip
+# Layers that drop entries unless they are told not to.
+WITH_DROPOUT = frozenset(
+    f"torch.nn.{name}" for name in ("Transformer", "TransformerEncoderLayer", "TransformerDecoderLayer")
+)
 # Models of torchvision and timm that have BatchNorm, by the beginning of the name of the function that makes them.
 WITH_BATCHNORM = (
     "resnet", "resnext", "wide_resnet", "densenet", "mobilenet", "efficientnet", "shufflenet", "googlenet",
