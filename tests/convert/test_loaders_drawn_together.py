@@ -110,3 +110,23 @@ def test_a_weighted_mean_of_each_of_several_loaders_counts_on_all_ranks(tmp_path
     )
     lines = converted(tmp_path, SCRIPT.format(loaders="", loop=loop, after=""))
     assert any("rd.loss.distribute_criterion(F.cross_entropy)" in line for line in lines)
+
+
+CYCLED = (
+    "batches = cycle(b)\n    for x, y in {first}:\n        u, v = next(batches)\n        loss = F.mse_loss(model(x), y)"
+)
+UNEVEN = "DataLoader(TensorDataset(torch.randn(40, 4), torch.randn(40, 1)), batch_size=6)"
+
+
+def test_a_loader_that_is_repeated_from_memory_next_to_an_uneven_one_is_listed(tmp_path: Path) -> None:
+    loop = CYCLED.format(first="c") + " + F.mse_loss(model(u), v)"
+    listed = [
+        f.help for f in conversion(tmp_path, SCRIPT.format(loaders=f"c = {UNEVEN}", loop=loop, after="")).findings
+    ]
+    assert any("drop_last=True" in text for text in listed)
+
+
+def test_nothing_is_listed_where_all_batches_have_their_full_size(tmp_path: Path) -> None:
+    loop = CYCLED.format(first="a") + " + F.mse_loss(model(u), v)"
+    listed = [f.help for f in conversion(tmp_path, SCRIPT.format(loaders="", loop=loop, after="")).findings]
+    assert not any("drop_last=True" in text for text in listed)

@@ -14,9 +14,9 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.draws.slices.layout import layout_functions
-from retrofit.training.data.loaders import TRAIN, Loader
+from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.made_before import made_before, of_losses
-from retrofit.training.data.shards import builders_of, constant
+from retrofit.training.data.shards import drops_last
 from retrofit.training.losses.gathering.gathered import gathering
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
@@ -217,7 +217,7 @@ def _is_only_shown(project: Project, call: ast.Call, scope: Scope) -> bool:
 
 def _squeezed(project: Project) -> Iterator[Finding]:
     """Yield what loses the axis of the samples where a process has one row of a batch: `labels.squeeze()`."""
-    if all(_drops_last(project, loader) for loader in project.loaders if TRAIN in loader.roles):
+    if all(drops_last(project.analysis, loader) for loader in project.loaders if TRAIN in loader.roles):
         return
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or last_name(node) not in ("squeeze", "squeeze_") or node.keywords:
@@ -229,11 +229,6 @@ def _squeezed(project: Project) -> Iterator[Finding]:
         names = {last_name(part) for part in walk(value)}
         if BATCH in project.batch_values.sources_of(value, scope) and not names & LEAVES_LOSS:
             yield found(RULE, scope.source, node, SQUEEZED, help=HELP_SQUEEZED)
-
-
-def _drops_last(project: Project, loader: Loader) -> bool:
-    built = builders_of(project.analysis, loader)
-    return bool(built) and all(constant(call, "drop_last") is True for call, _ in built)
 
 
 def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:

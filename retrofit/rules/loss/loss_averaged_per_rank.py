@@ -17,6 +17,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.edits.weighed_means import weighed_mean, weighs_mean
 from retrofit.rules.finding import Finding, found
+from retrofit.rules.loss.repeated_loaders import HELP, MESSAGE, repeated_next_to_others
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN, gives_places
 from retrofit.training.losses.divisions import COUNT, RATIO, SIZE, SUM, UNKNOWN, Division, without_guard
@@ -205,6 +206,8 @@ def find(project: Project) -> Iterator[Finding]:
             if call not in token_calls:
                 token_calls.add(call)
                 yield found(RULE, where.source, call, OF_TOKENS, help=HELP_TOKENS)
+    for use in repeated_next_to_others(project) if not project.distribution.is_by_hand else ():
+        yield found(RULE, use.scope.source, use.expression, MESSAGE, help=HELP)
     for division in project.divisions:
         if is_made_global(project, division.divisor, division.scope) or is_of_whole_rows(
             project, division.node, division.scope

@@ -42,6 +42,12 @@ def builders_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scop
     return sorted(own, key=lambda place: place[1].source.place(place[0]))
 
 
+def drops_last(analysis: Analysis, loader: Loader) -> bool:
+    """Return whether all batches of a loader have the same size: its last one is left out where it has less."""
+    built = builders_of(analysis, loader)
+    return bool(built) and all(constant(call, "drop_last") is True for call, _ in built)
+
+
 def given_to(call: ast.Call, name: str) -> ast.expr | None:
     """Return what a call of DataLoader gives for one of its first arguments."""
     return argument_for(call, LOADER_PARAMETERS, name)
