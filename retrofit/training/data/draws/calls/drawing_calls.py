@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.sources import Origin, functions_run, origins
 from retrofit.analysis.flow.variables import variables_of
@@ -72,13 +72,37 @@ def _size(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:
     (function,) = functions
     inside = list(calls_within(project.analysis, call, scope))[1:]
     draws = [place for place in inside if names_of(project.analysis, *place) & DRAWS]
-    if not draws or any(one in models for one, _ in inside) or _reads_filled(project, function, inside):
-        return None
     names = [argument.arg for argument in (*function.node.args.posonlyargs, *function.node.args.args)]
     names = names[1:] if names[:1] == ["self"] else names
+    moves = [name for name in names if _moves_on(function, name)]
+    if not (draws or moves) or any(one in models for one, _ in inside) or _reads_filled(project, function, inside):
+        return None
     given = {**dict(zip(names, call.args)), **{k.arg: k.value for k in call.keywords if k.arg}}
-    sizes = [value for name, value in given.items() if NAMED_AS_BATCH.search(name) or _counts(function, name, draws)]
-    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (ast.Constant, ast.Name, ast.Attribute)) else None
+    is_size = [n for n in given if n in moves or NAMED_AS_BATCH.search(n) or _counts(function, n, draws)]
+    size = given[is_size[0]] if len(is_size) == 1 else None
+    if not isinstance(size, (ast.Constant, ast.Name, ast.Attribute)):
+        return None
+    return None if moves and _counts_steps(project, call, scope, size) else size
+
+
+def _counts_steps(project: Project, call: ast.Call, scope: Scope, size: ast.expr) -> bool:
+    """Return whether a loop around a call has as many steps as its size makes of the data: range(n // size)."""
+    loops = [outer for outer in scope.source.ancestors(call) if isinstance(outer, ast.For)]
+    counted = (origin.node for loop in loops for origin in computed_from(project.analysis, loop.iter, scope))
+    read = (node for node in counted if isinstance(node, (ast.Name, ast.Attribute)))
+    return any(ast.unparse(node) == ast.unparse(size) for node in read)
+
+
+def _moves_on(function: LocalFunction, name: str) -> bool:
+    """Return whether a method moves on by a parameter in what its object keeps: self.position += size."""
+    return any(
+        isinstance(node, ast.AugAssign)
+        and isinstance(node.op, ast.Add)
+        and isinstance(node.target, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+        for node in own_nodes(function.node)
+    )
 
 
 def _counts(function: LocalFunction, name: str, draws: Collection[Place]) -> bool:
