@@ -361,3 +361,30 @@ def test_a_download_that_is_asked_for_by_position_is_made_first(made: str, tmp_p
 @pytest.mark.parametrize("made", ["CIFAR10('d', True, None, None, False)", "VOCSegmentation('d', '2012', 'val')"])
 def test_what_is_there_already_is_read_at_once(made: str, tmp_path: Path) -> None:
     assert FIRST not in converted(tmp_path, FETCHED.replace("MADE", made))
+
+
+MADE_EACH = """
+def shrink(names):
+    for name in names:
+        small = os.path.join('small', name)
+        if os.path.exists(small):
+            continue
+        os.makedirs('small', exist_ok=True)
+        {made}
+
+
+shrink(os.listdir('samples'))
+dataset = torch.rand(32, 1)
+"""
+
+
+@pytest.mark.parametrize("made", ["np.save(small, np.load(name)[::2])", "os.system('shrink ' + name)"])
+def test_what_is_missing_of_several_files_is_made_by_rank_0_first(made: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, IMPORTS + MADE_EACH.format(made=made) + TRAIN)
+    assert lines[lines.index("def shrink(names):") - 1] == "@rd.output.main_process_first()"
+
+
+def test_a_file_that_rank_0_alone_reads_is_not_waited_for(tmp_path: Path) -> None:
+    changed = "torch.save(1, 'a.pt')\ntorch.save(torch.load('a.pt'), 'b.pt')\n"
+    lines = converted(tmp_path, f"{IMPORTS}\ndataset = torch.rand(32, 1)\n{TRAIN}{changed}")
+    assert "rd.barrier()" not in lines and any("'b.pt'" in line for line in lines)

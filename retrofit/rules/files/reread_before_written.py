@@ -18,6 +18,7 @@ from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.distributed.ranks.even_places import is_come_to_by_all
 from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
 from retrofit.training.files.guards import runs_on_some
+from retrofit.training.files.outputs import SAVE, WRITE
 from retrofit.training.files.rereads import Rereads
 from retrofit.training.placement import block_of
 from retrofit.training.torch_api.distributed import BARRIERS
@@ -104,6 +105,8 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     met = seen | {statement for preparation in project.preparations for statement in preparation.statements}
 
     def is_alone(scope: Scope, node: ast.AST) -> bool:
+        if _is_left_to_main(project, scope, node):
+            return True
         return scope in own or runs_on_some(analysis, scope, node) or not has_group(project, scope, node)
 
     functions = dict.fromkeys(scope for _, scope in reached_nodes(analysis) if isinstance(scope.node, FUNCTIONS))
@@ -118,6 +121,13 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
         yield found(RULE, source, reread.call, AT_END if reread.is_end else AT_READ, edits)
 
 
+def _is_left_to_main(project: Project, scope: Scope, node: ast.AST) -> bool:
+    """Return whether a node is in a statement that another call writes by: np.save(path, np.load(other))."""
+    statement = scope.source.statement(node)
+    written = (output.call for output in project.outputs if output.kind in (SAVE, WRITE))
+    return any(scope.source.parents.get(call) is statement and call is not node for call in written)
+
+
 def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
     """Yield where a checkpoint of this run is read after the training."""
     # What trains in each function that the training goes through.
@@ -129,7 +139,11 @@ def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
         statement = scope.source.statement(node)
         if node.lineno <= end or statement in seen or _is_instead(scope.source, node, training[scope]):
             continue
-        if not _reads(project, node, scope) or side_of(project.analysis, scope, node) == MAIN:
+        if (
+            _is_left_to_main(project, scope, node)
+            or not _reads(project, node, scope)
+            or side_of(project.analysis, scope, node) == MAIN
+        ):
             continue
         block = block_of(scope.source, statement)
         before = block[: block.index(statement)]

@@ -51,6 +51,9 @@ def missing_at(analysis: Analysis, node: ast.AST, scope: Scope) -> Missing | Non
         return Missing(node, scope, node.orelse, node.body, [node], paths)
     block = block_of(scope.source, node)
     rest = block[block.index(node) + 1 :]
+    loop = scope.source.parents[node]
+    if isinstance(node.body[-1], ast.Continue) and isinstance(loop, (ast.For, ast.While)) and block is loop.body:
+        return Missing(node, scope, rest, node.body, [loop], paths)  # rank 0 makes all that is missing, first
     if not returns(node.body):
         return None
     return Missing(node, scope, rest, node.body, [node, *rest], paths)

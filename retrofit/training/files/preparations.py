@@ -153,6 +153,8 @@ class _Search:
         keeps = any(self._keeps(call, where) for call, where in calls)
         if not keeps and not any(self._is_given_path(call, where, missing) for call, where in calls):
             return False
+        if any(isinstance(part, ast.Continue) for part in missing.otherwise[-1:]):
+            return True  # of each thing of a loop what is missing is made
         reads = [(part, missing.scope) for statement in missing.otherwise for part in walk(statement)]
         if isinstance(missing.node, ast.Try):
             return any(isinstance(part, ast.Call) for part, _ in reads)

@@ -20,7 +20,7 @@ from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass
-from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE, PATH_POSITIONS
+from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE, PATH_FIRST, PATH_POSITIONS
 
 from ..loops import LOOPS, LoopNode
 from .missing_files import is_asking
@@ -62,6 +62,8 @@ class _Search:
             for call, scope in named
         ]
         self._contents = {part for call, position in kept for part in call.args[:position]}  # what a file gets
+        path_first = [call for call, scope in named if analysis.called(call, scope) & PATH_FIRST]
+        self._contents |= {part for call in path_first for part in call.args[1:]}
         self.returned: dict[ast.AST, int] = {}  # by function
         self._counters: dict[LoopNode, set[str]] = {}
 

@@ -29,6 +29,8 @@ WRITERS = frozenset({
     *(f"imageio.{version}{kind}{verb}" for version in ("", "v2.", "v3.") for kind in ("im", "mim", "vol", "mvol")
       for verb in ("write", "save")),
 })  # fmt: skip
+# Those of them that are given the path first, and what is written after it.
+PATH_FIRST = frozenset(name for name in WRITERS if re.search(r"\.m?(im|vol)(write|save)|numpy\.save", name))
 # Functions and methods of other libraries that say by their names that they write files, or make a folder; each returns
 # something of its own interest: timm's CheckpointSaver.save_checkpoint.
 SAVES_BY_NAME = re.compile(
