@@ -104,6 +104,11 @@ def test_an_answer_that_is_kept_is_rank_0_s(kept: str, asked: str, tmp_path: Pat
     assert asked in text_of(tmp_path, f"{kept}\nif is_there:\n    sys.exit('done')\nout.mkdir()")
 
 
+def test_a_variable_that_is_only_declared_keeps_no_answer(tmp_path: Path) -> None:
+    lines = "is_there: bool\nis_there = out.exists()\nif is_there:\n    sys.exit('done')\nout.mkdir()"
+    assert "is_there = rd.output.answer_of_main(out.exists)" in text_of(tmp_path, lines)
+
+
 def test_an_answer_that_only_decides_what_rank_0_does_stays(tmp_path: Path) -> None:
     assert "answer_of_main" not in text_of(tmp_path, "is_there = out.exists()\nif not is_there:\n    out.mkdir()")
 

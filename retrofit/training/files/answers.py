@@ -73,8 +73,9 @@ def _asking(analysis: Analysis, known: Collection[ast.AST]) -> Iterator[tuple[li
         if node not in known:
             tests = _tests_of_answer(node, scope) if isinstance(node, SETTING) else [node]
             asked: Any = node.value if isinstance(node, SETTING) else node.test
-            asking = [part for part in walk(asked) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
-            if tests and asking:
+            parts = walk(asked) if tests else ()  # `is_new: bool` sets nothing
+            asking = [part for part in parts if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
+            if asking:
                 yield [part for part in asking if _is_common(analysis, part, scope)], tests, scope
 
 
