@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import retrofit.distributed as rd
@@ -66,3 +67,29 @@ def test_values_that_it_was_given_since_the_last_call_are_those_of_rank_0(ranks)
 def test_one_process_gets_the_same_tensor():
     scale = torch.ones(2, requires_grad=True)
     assert rd.model.distribute_parameter(scale) is scale and not scale._backward_hooks
+
+
+class OverGraph(nn.Module):
+    """A model that keeps its graph as a sparse buffer and as a sparse parameter, which is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        graph = torch.eye(6).to_sparse()
+        self.register_buffer("graph", graph)
+        self.weights = nn.Parameter(graph, requires_grad=False)
+        self.nodes = nn.Embedding(6, 3)
+
+    def forward(self, rows):
+        return torch.sparse.mm(self.weights, torch.sparse.mm(self.graph, self.nodes.weight))[rows]
+
+
+def trained_over_graph():
+    torch.manual_seed(0)
+    model = rd.distribute_model(OverGraph())
+    model(torch.tensor([rd.get_rank()])).sum().backward()
+    rd.model.broadcast_buffers(model)
+    return model.nodes.weight.grad[:, 0].tolist()
+
+
+def test_sparse_tensors_that_are_not_trained_stay_as_each_rank_has_made_them(ranks):
+    assert ranks(2).run(trained_over_graph) == [[0.5, 0.5, 0, 0, 0, 0]] * 2

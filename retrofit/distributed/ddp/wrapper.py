@@ -68,7 +68,10 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         return super().__new__(cls) if is_distributed() else module
 
     def __init__(self, module: nn.Module, *, methods: Collection[str] = (), **ddp_options: Any) -> None:
-        ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+        named = (*all_named_parameters(module), *nn.Module.named_buffers(module))
+        sparse = [name for name, part in named if part.layout != torch.strided and not part.requires_grad]
+        ignored = {*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *sparse}  # DDP cannot broadcast these
+        module.__dict__.update(_ddp_params_and_buffers_to_ignore=ignored)
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
         self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)
@@ -287,7 +290,7 @@ def broadcast_buffers(model: nn.Module) -> None:
     """
     if not is_distributed():
         return
-    for buffers in _take_tensors(list(unwrap_model(model).buffers()), BYTES_AT_ONCE):
+    for buffers in _take_tensors([b for b in unwrap_model(model).buffers() if not b.is_sparse], BYTES_AT_ONCE):
         packed = _flatten_dense_tensors(buffers)
         dist.broadcast(packed, src=0, group=group_for(packed))
         for buffer, part in zip(buffers, _unflatten_dense_tensors(packed, buffers)):
