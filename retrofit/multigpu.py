@@ -200,9 +200,8 @@ DDP_FLAGS = (
 )  # fmt: skip
 
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
-# These have no flag, only the variable.
 BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each its own", choices=("sync", "local"))
-CONSISTENCY = RuntimeFlag(
+CONSISTENCY = RuntimeFlag(  # as BATCHNORM a variable, without a flag
     "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
 )
 OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)
@@ -2438,7 +2437,7 @@ def _common_length(batch: Any) -> int:
     if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
-    numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
+    numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else -1 for part in parts}
     if len(numbers) != 1 or numbers & {0, -1} or {type(batch), *map(type, parts)} == {list}:  # lists of words
         raise ValueError(
             "--batch global splits each batch over all ranks, and the parts of one here may differ in their "
@@ -2455,9 +2454,7 @@ def _rows_taken(batch: Any, rows: slice) -> Any:
         return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(rows_of(part, rows) for part in batch))
-    return (
-        type(batch)(rows_of(part, rows) for part in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
-    )
+    return type(batch)(rows_of(p, rows) for p in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -2644,22 +2641,23 @@ def own_part(batch: Any) -> Any:
     return _taken(batch, sys._getframe(1)) if is_distributed() else batch
 
 
-def whole_batches(batches: Iterable[Any]) -> Iterable[Any]:
+def whole_batches(batches: Any) -> Any:
     """Return batches that every rank uses whole: what draws and splits those of a training leaves these as they are.
 
-    `batches`: a generator of the script that both use, for an evaluation. Every rank must iterate as often as the
-    others, where it draws random numbers.
+    `batches`: a generator of the script that both use, for an evaluation, or a function that gives one batch. Every
+    rank must use it as often as the others, where it draws random numbers.
     """
+    if is_distributed() and callable(batches):
+        return lambda *args, **kwargs: next(_made_whole(batches(*args, **kwargs) for _ in range(1)))
     return _made_whole(batches) if is_distributed() else batches
 
 
 def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
     global _is_whole
-    drawing, end = None, object()
+    drawing, end = chain.from_iterable([batches]), object()  # iter(batches) may draw, too
     while True:
         before, _is_whole = _is_whole, True
         try:
-            drawing = iter(batches) if drawing is None else drawing
             batch = next(drawing, end)
         finally:
             _is_whole = before
@@ -4170,7 +4168,10 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         return super().__new__(cls) if is_distributed() else module
 
     def __init__(self, module: nn.Module, *, methods: Collection[str] = (), **ddp_options: Any) -> None:
-        ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+        named = (*all_named_parameters(module), *nn.Module.named_buffers(module))
+        sparse = [name for name, part in named if part.layout != torch.strided and not part.requires_grad]
+        ignored = {*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *sparse}  # DDP cannot broadcast these
+        module.__dict__.update(_ddp_params_and_buffers_to_ignore=ignored)
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
         self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)
@@ -4389,7 +4390,7 @@ def broadcast_buffers(model: nn.Module) -> None:
     """
     if not is_distributed():
         return
-    for buffers in _take_tensors(list(unwrap_model(model).buffers()), BYTES_AT_ONCE):
+    for buffers in _take_tensors([b for b in unwrap_model(model).buffers() if not b.is_sparse], BYTES_AT_ONCE):
         packed = _flatten_dense_tensors(buffers)
         dist.broadcast(packed, src=0, group=group_for(packed))
         for buffer, part in zip(buffers, _unflatten_dense_tensors(packed, buffers)):
@@ -4668,9 +4669,8 @@ def launch(argv: Sequence[str]) -> int:
         sys.argv[:] = argv
         runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     except expected as error:
-        if isinstance(error, KeyboardInterrupt):  # before there were ranks
-            return 128 + signal.SIGINT
-        return job.report(error)
+        # an interruption comes here before there were ranks
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else job.report(error)
     return 0
 
 
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 617396c0a4f46480625edab9a0cfb8f7e01d601244d25b7e5c5030aa23c7171f
+# Unchanged while the text above has the SHA-256 4fc7090858edcfb1b814c6f7d0943262d60e5ffbc8c410e397322838abc29c87

@@ -125,9 +125,8 @@ def launch(argv: Sequence[str]) -> int:
         sys.argv[:] = argv
         runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     except expected as error:
-        if isinstance(error, KeyboardInterrupt):  # before there were ranks
-            return 128 + signal.SIGINT
-        return job.report(error)
+        # an interruption comes here before there were ranks
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else job.report(error)
     return 0
 
 

@@ -99,3 +99,149 @@ def test_a_generator_that_keeps_another_one_is_wrapped_where_the_evaluation_call
     lines = converted(tmp_path, text)
     assert "for x, y in rd.data.whole_batches(doubled(VX, VY, 8)):" in lines
     assert "for a, b in batches(x, y, n):" in lines and "for x, y in doubled(X, Y, 8):" in lines
+
+
+SLICED = """\
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+np.random.seed(0)
+X, VX = torch.rand(96, 4), torch.rand(40, 4)
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+size = 8
+order = list(range(len(X)))
+
+
+def loss_of(out, x, weight):
+    return weight * ((out - x) ** 2).mean()
+
+
+class Loss(nn.Module):
+    def forward(self, out, x, weight):
+        return loss_of(out, x, weight)
+
+
+criterion = Loss()
+
+
+def train():
+    np.random.shuffle(order)
+    for i, start in enumerate(range(0, len(X), size)):
+        x = X[order[start : start + size]]
+        loss = LOSS(model(x), x, 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(i, len(range(0, len(X), size)), round(loss.item(), 5))
+
+
+def evaluate():
+    rows, total = list(range(len(VX))), 0.0
+    SWITCH
+        for start in range(0, len(VX), size):
+            x = VX[rows[start : start + size]]
+            total += LOSS(model(x), x, 1.0).item()
+    return total / len(range(0, len(VX), size))
+
+
+for epoch in range(2):
+    train()
+    print(round(evaluate(), 5))
+"""
+
+
+@pytest.mark.parametrize("loss", ["loss_of", "criterion"])
+@pytest.mark.parametrize("switch", ["with torch.no_grad():", "for _ in range(1):"])
+def test_slices_of_an_evaluation_stay_whole_where_it_calls_the_same_loss(
+    tmp_path: Path, loss: str, switch: str
+) -> None:
+    result = conversion(tmp_path, SLICED.replace("LOSS(", f"{loss}(").replace("SWITCH", switch))
+    assert not result.refusals
+    lines = [line.strip() for line in result.files[0].text.splitlines()]
+    assert "x = X[rd.data.own_part(order[start : start + rd.data.batch_of_ranks(size)])]" in lines
+    assert "x = VX[rows[start : start + size]]" in lines and "for start in range(0, len(VX), size):" in lines
+    assert any("len(range(0, len(X), rd.data.samples_per_step(size)))" in line for line in lines)
+
+
+CALLED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+X, VX = torch.rand(96, 4), torch.rand(40, 4)
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+size = 8
+
+
+def batch_at(data, order, first):
+    return data[order[first : first + size]]
+
+
+def evaluate(data):
+    total, order = 0.0, list(range(len(data)))
+    with torch.no_grad():
+EVALUATION
+    return total
+
+
+def train(order):
+    for first in range(0, len(X), size):
+        x = batch_at(X, order, first)
+        loss = (model(x) - x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+for epoch in range(2):
+    train(torch.randperm(len(X)))
+    for data in (X, VX):
+        print(round(evaluate(data), 5))
+"""
+OF_RANGE = "for first in range(0, len(data), size):\nx = batch_at(data, order, first)\ntotal += model(x).sum().item()"
+OF_NUMBERS = "for i in range(5):\nx = batch_at(data, order, i * size)\ntotal += model(x).sum().item()"
+OF_WHILE = "first = 0\nwhile first < len(data):\nx = batch_at(data, order, first)\ntotal += x.sum()\nfirst += size"
+OF_HELPER = "for first in range(0, len(data), size):\ntotal += value(data, order, first)"
+HELPER = """\
+def value(data, order, first):
+    return model(batch_at(data, order, first)).sum().item()
+
+
+def evaluate("""
+
+
+def called(evaluation: str) -> str:
+    loop, *rest = evaluation.split("\n")
+    lines = [loop, *rest] if not loop.startswith("first") else [f"{loop}; k = 0", *rest]
+    depth = [8 if line.startswith(("for", "while", "first =")) else 12 for line in lines]
+    body = "\n".join(" " * deep + line for deep, line in zip(depth, lines))
+    text = CALLED.replace("EVALUATION", body)
+    return text.replace("def evaluate(", HELPER) if "value(" in evaluation else text
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        (OF_RANGE, "x = rd.data.whole_batches(batch_at)(data, order, first)"),
+        (OF_NUMBERS, "x = rd.data.whole_batches(batch_at)(data, order, i * size)"),
+        (OF_WHILE, "x = rd.data.whole_batches(batch_at)(data, order, first)"),
+        (OF_HELPER, "total += rd.data.whole_batches(value)(data, order, first)"),
+    ],
+)
+def test_an_evaluation_gets_whole_batches_of_a_function(tmp_path: Path, evaluation: str, expected: str) -> None:
+    lines = converted(tmp_path, called(evaluation))
+    assert expected in lines and "x = batch_at(X, order, first)" in lines
+    assert "return data[rd.data.own_part(order[first : first + rd.data.batch_of_ranks(size)])]" in lines
+    assert "for first in range(0, len(X), rd.data.batch_of_ranks(size)):" in lines
+    assert "for first in range(0, len(data), size):" in lines or evaluation not in (OF_RANGE, OF_HELPER)
+
+
+def test_a_size_in_a_variable_of_the_evaluation_stays(tmp_path: Path) -> None:
+    text = called(OF_RANGE).replace(", size):\n            x", ", step):\n            x")
+    lines = converted(tmp_path, text.replace("total, order =", "step = size\n    total, order ="))
+    assert "step = size" in lines and "for first in range(0, len(data), step):" in lines
+    assert "x = rd.data.whole_batches(batch_at)(data, order, first)" in lines

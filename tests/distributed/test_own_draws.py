@@ -143,6 +143,22 @@ def test_an_evaluation_keeps_the_whole_batches_of_a_generator_that_trains_as_wel
     assert [(first, rest) for first, _, rest in results] == [(4, [2]), (4, [1])]
 
 
+def batch_of_both(rows, first, size):
+    return rd.data.own_part(rows[first : first + rd.data.batch_of_ranks(size)])
+
+
+def evaluated_by_calls(size):
+    rows = list(range(11))
+    starts = range(0, len(rows), size)
+    whole = [rd.data.whole_batches(batch_of_both)(rows, first, size) for first in starts]
+    return whole, batch_of_both(rows, 0, size=size)
+
+
+def test_an_evaluation_keeps_the_whole_batches_of_a_function_that_trains_as_well(ranks):
+    expected = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert ranks(2).run(evaluated_by_calls, 4) == [(expected, [0, 2, 4, 6]), (expected, [1, 3, 5, 7])]
+
+
 def test_alone_whole_batches_are_the_object_that_they_were():
     rows = [torch.arange(4)]
     assert rd.data.whole_batches(rows) is rows

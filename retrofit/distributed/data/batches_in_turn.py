@@ -193,7 +193,7 @@ def _common_length(batch: Any) -> int:
     if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
-    numbers = {len(part) if hasattr(part, "__len__") and not isinstance(part, str) else -1 for part in parts}
+    numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else -1 for part in parts}
     if len(numbers) != 1 or numbers & {0, -1} or {type(batch), *map(type, parts)} == {list}:  # lists of words
         raise ValueError(
             "--batch global splits each batch over all ranks, and the parts of one here may differ in their "
@@ -210,6 +210,4 @@ def _rows_taken(batch: Any, rows: slice) -> Any:
         return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(rows_of(part, rows) for part in batch))
-    return (
-        type(batch)(rows_of(part, rows) for part in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
-    )
+    return type(batch)(rows_of(p, rows) for p in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)

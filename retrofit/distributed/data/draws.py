@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -71,22 +72,23 @@ def own_part(batch: Any) -> Any:
     return _taken(batch, sys._getframe(1)) if is_distributed() else batch
 
 
-def whole_batches(batches: Iterable[Any]) -> Iterable[Any]:
+def whole_batches(batches: Any) -> Any:
     """Return batches that every rank uses whole: what draws and splits those of a training leaves these as they are.
 
-    `batches`: a generator of the script that both use, for an evaluation. Every rank must iterate as often as the
-    others, where it draws random numbers.
+    `batches`: a generator of the script that both use, for an evaluation, or a function that gives one batch. Every
+    rank must use it as often as the others, where it draws random numbers.
     """
+    if is_distributed() and callable(batches):
+        return lambda *args, **kwargs: next(_made_whole(batches(*args, **kwargs) for _ in range(1)))
     return _made_whole(batches) if is_distributed() else batches
 
 
 def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
     global _is_whole
-    drawing, end = None, object()
+    drawing, end = chain.from_iterable([batches]), object()  # iter(batches) may draw, too
     while True:
         before, _is_whole = _is_whole, True
         try:
-            drawing = iter(batches) if drawing is None else drawing
             batch = next(drawing, end)
         finally:
             _is_whole = before

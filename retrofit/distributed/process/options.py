@@ -66,9 +66,8 @@ DDP_FLAGS = (
 )  # fmt: skip
 
 FLAGS: dict[str, RuntimeFlag] = {flag.name: flag for flag in DDP_FLAGS}  # other modules may add theirs
-# These have no flag, only the variable.
 BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each its own", choices=("sync", "local"))
-CONSISTENCY = RuntimeFlag(
+CONSISTENCY = RuntimeFlag(  # as BATCHNORM a variable, without a flag
     "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
 )
 OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)

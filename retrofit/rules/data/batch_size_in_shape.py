@@ -101,6 +101,14 @@ for images, labels in loader:
     noise.normal_()
     criterion(model(images) + noise, labels).backward()
 """,
+    # the number of batches
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size))
+for step, (images, labels) in enumerate(loader):
+    criterion(model(images), labels).backward()
+    print(step, len(range(0, len(dataset), batch_size)))
+""",
     # the last batch may have one row in a process
     """\
 for images, labels in DataLoader(dataset, 8):
@@ -153,6 +161,19 @@ for images, labels in loader:
     criterion(model(images), labels).backward()
     print(model(shown))
 """,
+    # what only another call of the model is given
+    """\
+class Scaled(nn.Module):
+    def forward(self, x):
+        return model(2 * x)
+
+
+batch_size, scaled = 8, Scaled()
+shown = torch.randn(batch_size, 3)
+for images, labels in rd.distribute_loader(DataLoader(dataset, batch_size)):
+    criterion(scaled(images), labels).backward()
+    print(scaled(shown))
+""",
     # another entry, and another part of the batch size
     """\
 settings = yaml.safe_load(text)
@@ -178,7 +199,7 @@ for images, labels in loader:
 SQUEEZED = "squeeze() takes the axis of the samples away, too, where a process has one row of a batch: the last one"
 HELP_SQUEEZED = "name the axis, squeeze(1) or squeeze(-1), or leave the last batch out by drop_last=True"
 LEAVES_LOSS = {"numpy", "cpu", "detach", "item"}
-SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks", "whole_batch_size"}
+SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks", "whole_batch_size", "samples_per_step"}
 SHAPED = VIEWS | REPEATS | FILLED | DRAWN | NEW | TENSOR_CLASSES | {"repeat", "fill", "range"}
 
 
@@ -204,8 +225,12 @@ def find(project: Project) -> Iterator[Finding]:
                     message = f"with RETROFIT_BATCH=global a process has fewer samples than {ast.unparse(part)} rows"
                     yield found(RULE, scope.source, part, message, help=HELP_KEPT)
                     continue
-                edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
-                message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
+                if _counts_batches(scope.source.parents[node], node, part):
+                    edits = surround(scope.source, part, "rd.data.samples_per_step(", ")")
+                    message = f"{ast.unparse(node)} has an entry for each batch of one process"
+                else:
+                    edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
+                    message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(RULE, scope.source, part, message, edits)
 
 
@@ -213,6 +238,12 @@ def _is_only_shown(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call draws, without gradients, what no loss is computed from: noise for pictures."""
     is_drawn = last_name(call) in DRAWN and call not in of_losses(project)
     return is_drawn and not has_gradients(project.analysis, scope, call)
+
+
+def _counts_batches(outer: ast.AST, node: ast.AST, size: ast.expr) -> bool:
+    """Return whether this is the number of batches, `len(range(0, samples, batch_size))`."""
+    is_length = isinstance(outer, ast.Call) and _name(outer) == "len"
+    return is_length and isinstance(node, ast.Call) and _name(node) == "range" and size in node.args[2:]
 
 
 def _squeezed(project: Project) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.draws.data_sets import data_sets_drawn_again
 from retrofit.training.data.draws.draw import CALL, COLUMNS, PARTS, RANDOM, Draw
-from retrofit.training.data.draws.whole import is_whole
+from retrofit.training.data.draws.whole import gives_batches, is_whole
 
 RULE = CATALOG["RF115"]
 INVALID = [
@@ -85,7 +85,8 @@ def find(project: Project) -> Iterator[Finding]:
         outer = scope.source.parents[call]
         if not isinstance(outer, ast.Call) or not is_whole(project.analysis, outer, scope):
             message = "every process evaluates a part of the batches, since the training draws its own from there, too"
-            edits = surround(scope.source, call, "rd.data.whole_batches(", ")")
+            given = call if gives_batches(project.analysis, call, scope) else call.func
+            edits = surround(scope.source, given, "rd.data.whole_batches(", ")")
             yield found(RULE, scope.source, call, message, edits)
 
 

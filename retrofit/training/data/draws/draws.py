@@ -26,13 +26,13 @@ from .calls.drawing_calls import drawing_call
 from .draw import CALL, COLUMNS, PARTS, RANDOM, SEQUENCES, SLICE, Draw, Draws, Problem
 from .drawing_loops import is_split_by_map
 from .filled import filled_in, is_filled_by_model
-from .given_batches import has_batches
+from .given_batches import given_in_step, has_batches
 from .repeated import is_repeated
 from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, shuffled, size_of
 from .slices.sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .slices.side_by_side import SideBySide, read_elsewhere, side_by_side
 from .slices.slices import Slice, bounds_of, cut_into_parts, slice_of
-from .whole import evaluated_by_loop, evaluated_in_part, evaluated_whole
+from .whole import evaluated_by_loop, evaluated_whole, kept_whole
 from .without_batch import follows_loop, has_other_batch, without_batch
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def find_draws(project: Project) -> Draws:
         if not search.batches and not search.split and not search.problems:
             _note_call(found, project, path)
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
-    found.whole = dict(evaluated_whole(project, places, followed))
     in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind in (SLICE, PARTS)]
-    evaluated = dict(evaluated_in_part(project, in_order, followed))
+    found.batches, apart, evaluated = kept_whole(project, found.batches, in_order, followed)
+    found.whole = {**dict(evaluated_whole(project, places, followed)), **apart}
     evaluated |= {call: s for path in drawing if in_order for call, s in evaluated_by_loop(project.analysis, path)}
     for call, scope in evaluated.items():
         text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"
@@ -141,7 +141,7 @@ class _Search:
             self.chosen[node] = scope
         if node in self.loop_nodes and self._is_batch(node, scope):
             return self._sliced(node, scope)
-        return [*inputs(self.analysis, origin), *self._put_in(origin)]
+        return [*given_in_step(self.project, origin), *self._put_in(origin)]
 
     def _put_in(self, origin: Origin) -> list[Origin]:
         """Return what a step puts into a list of samples, which it makes a batch of."""

@@ -38,6 +38,19 @@ def has_batches(project: Project, path: Path) -> bool:
     return _leads_to_batch(project.analysis, values, start)
 
 
+def given_in_step(project: Project, origin: Origin) -> list[Origin]:
+    """Return what an expression of a step is computed from.
+
+    For a parameter that is what a step gives for it, where one does: an evaluation may call the same function.
+    """
+    found = list(inputs(project.analysis, origin))
+    name = origin.node if isinstance(origin.node, ast.Name) and origin.node in project.nodes_in_batches else None
+    bindings = (origin.scope.find(name.id) or (origin.scope, []))[1] if name is not None else []
+    if not any(binding.kind == "parameter" for binding in bindings):
+        return found
+    return [part for part in found if part.node in project.nodes_in_batches] or found
+
+
 def _leads_to_batch(analysis: Analysis, values: BatchValues, start: Origin) -> bool:
     """Return whether an expression is computed from what a loop draws from a loader, or has kept of that."""
     drawn = {loop.iter for loop in values.loops if isinstance(loop, ast.For)}

@@ -1,9 +1,10 @@
-"""Evaluations that go through a generator which takes a rank's part of the batches of the training."""
+"""Evaluations that use a generator, or a function, which takes a rank's part of the batches of the training."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.bindings import scope_of
@@ -18,6 +19,10 @@ from ...model.gradients import enters_evaluation
 
 if TYPE_CHECKING:
     from ... import Project
+    from .draw import Draw
+
+Place = tuple[ast.expr, Scope]
+Calls = dict[ast.Call, Scope]
 
 
 def evaluated_whole(
@@ -36,16 +41,34 @@ def evaluated_whole(
                 continue
             if call in followed and not enters_evaluation(Frame(scope, call, ())):
                 continue
-            functions = project.analysis.functions_called(call, scope)
-            gives_batches = any(_is_generator(function.scope) for function in functions)
-            if gives_batches and _loop(call, scope) not in {None, *training}:
+            if gives_batches(project.analysis, call, scope) and _loop(call, scope) not in {None, *training}:
                 yield call, scope
 
 
-def evaluated_in_part(
-    project: Project, drawn: list[tuple[ast.expr, Scope]], followed: Collection[ast.AST]
+def kept_whole(
+    project: Project, batches: dict[ast.expr, Draw], drawn: list[Place], followed: Collection[ast.AST]
+) -> tuple[dict[ast.expr, Draw], Calls, Calls]:
+    """Return the batches of a training without the sizes of evaluations, the calls of these that can be kept whole.
+
+    Then the other calls, next to which a size of the batch is read that may be the training's.
+    """
+    calls = dict(_evaluated_in_part(project, drawn, followed))
+    loops = {_around(*place) for place in calls.items()}
+    training = {loop for path in project.paths for loop, _ in path.loops}
+    kept, mixed = {}, set()
+    for node, draw in batches.items():
+        around = {size: set(scope.source.ancestors(size)) for size, scope in draw.sizes}
+        sizes = [(size, scope) for size, scope in draw.sizes if loops.isdisjoint(around[size])]
+        mixed |= {s for size, s in sizes if size not in project.nodes_in_batches and around[size].isdisjoint(training)}
+        kept[node] = replace(draw, sizes=tuple(sizes))
+    unclear = {call: scope for call, scope in calls.items() if scope in mixed}
+    return kept, {call: scope for call, scope in calls.items() if call not in unclear}, unclear
+
+
+def _evaluated_in_part(
+    project: Project, drawn: list[Place], followed: Collection[ast.AST]
 ) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls of other functions with these draws in a loop that does not train: `get_batch(tests, i)`.
+    """Yield the calls of functions with these draws in a loop that does not train: `get_batch(tests, i)`.
 
     A rank would evaluate a part of each batch there, and the script adds up what it sees.
     """
@@ -53,10 +76,16 @@ def evaluated_in_part(
     for place in drawn:
         if not isinstance(place[1].node, FUNCTIONS) or _is_generator(place[1]):
             continue
+        known: set[ast.AST] = set()  # calls that are whole, or run one that is
         for call, scope in call_chains(project.analysis, *place):
-            is_apart = isinstance(call, ast.Call) and call is not place[0] and call not in followed
-            if is_apart and _around(call, scope) not in {None, *training}:
-                yield call, scope  # type: ignore[misc]
+            if not isinstance(call, ast.Call) or call is place[0] or call in followed:
+                continue
+            functions = project.analysis.functions_called(call, scope)
+            if not known.isdisjoint(part for function in functions for part in own_nodes(function.node)):
+                known.add(call)
+            elif _around(call, scope) not in {None, *training}:
+                known.add(call)
+                yield call, scope
 
 
 def evaluated_by_loop(analysis: Analysis, path: Path) -> Iterator[tuple[ast.Call, Scope]]:
@@ -73,6 +102,11 @@ def is_whole(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether what a loop goes through has batches that every rank uses whole."""
     calls = (part for part in walk(node) if isinstance(part, ast.Call))
     return any(WHOLE_BATCHES in analysis.called(call, scope) for call in calls)
+
+
+def gives_batches(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is of a generator, which gives one batch after another."""
+    return any(_is_generator(function.scope) for function in analysis.functions_called(call, scope))
 
 
 def _is_generator(scope: Scope) -> bool:
