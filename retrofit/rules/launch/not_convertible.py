@@ -29,6 +29,7 @@ from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
 from retrofit.training.steps.skipped_steps import skips
+from retrofit.training.steps.steps_in_batches import steps_in_batches
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
 from retrofit.training.torch_api.frameworks import LOOP_PACKAGES
@@ -257,6 +258,11 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
                 "what is in the batch decides whether a step is made, and each process would decide by its own samples"
             )
             yield skip.node, skip.scope.source, text, "skipped-by-batch"
+    for loop, batch, scope in dict.fromkeys(steps_in_batches(project)):
+        text = (
+            f"each entry of {batch.id}, a batch of the loader, has a step, and processes may have more or fewer of them"
+        )
+        yield loop, scope.source, text, "steps-in-batch"
     yield from _own_updates(project)
     for node, scope in renormalised(project):
         text = "max_norm scales the rows that are looked up in place, and each rank looks up others"

@@ -99,6 +99,14 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "steps-in-batch",
+        "The training makes a step for each entry of a batch that the loader gives, as where a collate_fn returns a "
+        "list of batches. Each process has a part of the samples, so fewer steps, or another number than the others.",
+        "Let the loader give what one step takes: the batch size of a step as that of the loader, and a sampler that "
+        "puts samples of a length together where the script sorts a longer batch for that.",
+    ),
+    Kind(
+        "RF003",
         "no-model",
         "Which model the optimizer trains could not be followed, so it cannot be wrapped.",
         "Assign the model to a variable of its own before training, `model = rd.distribute_model(model)` after it; for "

@@ -73,7 +73,7 @@ def evaluates(analysis: Analysis, path: Path) -> bool:
     """
     for frame in path.frames:
         for loop in frame.loops:
-            if _takes_step(analysis, loop, frame.scope):
+            if takes_step(analysis, loop, frame.scope):
                 return False
         if is_switched_off(analysis, frame.scope, frame.node) or enters_evaluation(frame):
             return any(outer.loops for outer in path.frames[: path.frames.index(frame) + 1])
@@ -91,7 +91,8 @@ def drops_gradients(path: Path) -> bool:
     return not any(USES_GRADIENTS.match(last_name(n)) for n in nodes if isinstance(n, (ast.Attribute, ast.Call)))
 
 
-def _takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
+def takes_step(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
+    """Return whether a step is made in a loop, also by a function of the project."""
     calls = [node for node in walk(loop) if isinstance(node, ast.Call)]
     return any(
         isinstance(inner.func, ast.Attribute) and inner.func.attr == "step"
