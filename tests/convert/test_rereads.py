@@ -232,3 +232,29 @@ def test_a_process_that_ends_alone_waits_for_no_other(tmp_path: Path) -> None:
     assert "rd.barrier()" not in converted(tmp_path, HEAD + train)
     end = "try:\n    loader.check()\nexcept ValueError:\n    torch.save(1, 'error.pt')\n    exit(1)\n"
     assert "rd.barrier()" not in converted(tmp_path, HEAD + TRAIN + end)
+
+
+@pytest.mark.parametrize("test", ["if epoch == 1:", "if epoch % 2 == 0:"])
+def test_the_wait_is_not_put_where_rank_0_alone_comes(test: str, tmp_path: Path) -> None:
+    before = 'before = json.load(open("best.json")) if os.path.exists("best.json") else 0\n'
+    kept = f'{EPOCH}{test}\n{EPOCH * 2}shutil.rmtree("best.json")\n{EPOCH}print(epoch)\n'
+    lines = converted(tmp_path, f"{HEAD}{TRAIN}{EPOCH}{before}{kept}")
+    guarded = next(number for number, line in enumerate(lines) if "shutil.rmtree" in line) - 1
+    assert lines[guarded].startswith("if rd.is_main_process() and ") and lines[guarded - 1] == "rd.barrier()"
+
+
+@pytest.mark.parametrize("joined", ["args = options()", "args = Options().parse()", "settings = [options()]"])
+def test_what_a_script_does_after_a_function_that_joins_is_waited_for(joined: str, tmp_path: Path) -> None:
+    parsed = "parser = argparse.ArgumentParser()\n    return parser.parse_args()\n"
+    functions = f"def options():\n    {parsed}\n\nclass Options:\n    def parse(self):\n        return options()\n\n\n"
+    start = HEAD.partition("parser = ")[0]
+    written = 'keep("scores.json", 1)\nscore = get("scores.json")\n'
+    lines = converted(tmp_path, f"{start}{FUNCTIONS}\n\n{functions}{joined}\n{written}{TRAIN}{EPOCH}print(score)\n")
+    assert lines[lines.index('score = get("scores.json")') - 1] == "rd.barrier()"
+
+
+def test_no_process_waits_where_it_comes_by_its_own_clock(tmp_path: Path) -> None:
+    start = "import time\nbegin = time.time()\nkeep('a.json', 1)\nnames = get('a.json')"
+    timed = "        if time.time() - begin > 600:\n            keep('a.json', 2)\n            begin = time.time()\n"
+    lines = converted(tmp_path, script([], [start]) + timed)
+    assert lines[lines.index("if time.time() - begin > 600:") + 1] != "rd.barrier()"

@@ -9,12 +9,12 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.files.guards import runs_on_one
-from retrofit.training.steps.shared_branches import concerns_all
+from retrofit.training.steps.shared_branches import concerns_all, leaves_or_trains
 from retrofit.training.torch_api.files import OWN_CLOCKS
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
@@ -85,6 +85,15 @@ for images, labels in loader:
         print("still at it")
         last = time.time()
 """,
+    # a progress bar, which ranks with other numbers of samples may not come to
+    """\
+last = time.time()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+    if len(images) > 4:
+        if time.time() - last > 10:
+            print("slow", len(images))
+""",
     # an end by a count
     """\
 start, step = time.time(), 0
@@ -102,17 +111,30 @@ def find(project: Project) -> Iterator[Finding]:
     loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
     tests = dict.fromkeys((*project.in_loops, *loops))
     for node, scope in tests:
-        if not isinstance(node, (ast.If, ast.While)) or not _reads_clock(project, node.test, scope):
+        if not isinstance(node, (ast.If, ast.While)) or not reads_clock(project, node.test, scope):
             continue
-        if _is_agreed(project, node.test, scope) or runs_on_one(project.analysis, scope, node):
+        if is_agreed(project, node.test, scope) or runs_on_one(project.analysis, scope, node):
             continue
-        if (node, scope) in loops or concerns_all(project, node, scope):
+        is_even = _all_come_to(project, node, scope)
+        if (node, scope) in loops or (concerns_all if is_even else leaves_or_trains)(project, node, scope):
             message = "each process decides by its own clock, and others wait for it"
-            edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(", ")")
+            edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(", ")") if is_even else []
             yield found(RULE, scope.source, node.test, message, edits)
 
 
-def _reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
+def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bool:
+    """Return whether no test of the time, or of a batch, decides which processes come to a node of a function."""
+    earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and part.lineno < node.lineno)
+    leaving = [part for part in earlier if any(isinstance(inner, ast.Return) for inner in part.body)]
+    return project.batch_values.is_settled(node, scope) and not any(
+        project.batch_values.sources_of(part.test, scope)
+        or (reads_clock(project, part.test, scope) and not is_agreed(project, part.test, scope))
+        for part in leaving
+        if part is not node
+    )
+
+
+def reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
     """Return whether a test is computed from the time: through names, functions of the project and arithmetic."""
     analysis = project.analysis
 
@@ -139,6 +161,6 @@ def _reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
     )
 
 
-def _is_agreed(project: Project, test: ast.expr, scope: Scope) -> bool:
+def is_agreed(project: Project, test: ast.expr, scope: Scope) -> bool:
     calls = (part for part in walk(test) if isinstance(part, ast.Call))
     return any(project.analysis.called(call, scope) & FROM_MAIN for call in calls)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from retrofit.analysis.edits import Edit, EditConflict, decorate, has_own_lines, put_under
 from retrofit.analysis.files.source import Source
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
@@ -99,5 +100,9 @@ def has_group(project: Project, scope: Scope, node: ast.AST) -> bool:
     if scope.parent is not None or project.distribution.joins:
         return True
     source, joining = project.analysis.fact("joining", lambda: edit_after_setup(project, None)[:2])
-    is_in_scope = project.analysis.scope_at(source, joining) is scope
-    return is_in_scope and node.lineno >= joining.lineno  # type: ignore[attr-defined]
+    joined_in = project.analysis.scope_at(source, joining)
+    if joined_in is scope:
+        return node.lineno >= joining.lineno  # type: ignore[attr-defined]
+    calls = project.analysis.fact("calls that join", lambda: call_chains(project.analysis, joining, joined_in))
+    ends = [where.source.statement(call).end_lineno for call, where in calls if where is scope]
+    return any(end < node.lineno for end in ends)  # type: ignore[attr-defined, operator]

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.reachability import calls_within, reached_calls, rea
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.collectives.decided_by_own_clock import is_agreed, reads_clock
 from retrofit.rules.edits.main_first import has_group
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -113,10 +114,10 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     rereads = Rereads(analysis, project.outputs, training, met, is_alone)
     for reread in rereads.run(analysis.module_scopes[project.entry], functions):
         source, statement = reread.scope.source, reread.statement
-        place = whole_branches(source, statement)
+        place = _outside_guarded(project, source, whole_branches(source, statement))
         is_even = is_come_to_by_all(project, reread.scope, statement, place)
-        if reread.is_end and not is_even:
-            continue  # some ranks alone may end there
+        if (reread.is_end and not is_even) or _is_by_clock(project, reread.scope, place):
+            continue  # some ranks alone may end there, or come there
         edits = [insert_before(source, place, ["rd.barrier()"])] if is_even else []
         yield found(RULE, source, reread.call, AT_END if reread.is_end else AT_READ, edits)
 
@@ -171,3 +172,18 @@ def _reads(project: Project, call: ast.Call, scope: Scope) -> bool:
 
 def _waits(project: Project, node: ast.AST, scope: Scope) -> bool:
     return isinstance(node, ast.Call) and bool(project.analysis.called(node, scope) & BARRIERS)
+
+
+def _is_by_clock(project: Project, scope: Scope, place: ast.stmt) -> bool:
+    """Return whether a process comes to a statement of a step by its own clock: a checkpoint every ten minutes."""
+    tests = [outer.test for outer in scope.source.ancestors(place) if isinstance(outer, ast.If)]
+    own = [test for test in tests if reads_clock(project, test, scope) and not is_agreed(project, test, scope)]
+    return bool(own) and place in project.nodes_in_batches
+
+
+def _outside_guarded(project: Project, source: Source, place: ast.stmt) -> ast.stmt:
+    """Return the `if` around a statement that rank 0 alone enters in the converted project, or the statement itself."""
+    guarded = {guard.statement for guard in project.guards.values()}
+    outer = source.parents[place]
+    is_alone = isinstance(outer, ast.If) and not outer.orelse and all(isinstance(each, ast.Expr) for each in outer.body)
+    return outer if place in guarded and is_alone else place  # type: ignore[return-value]
