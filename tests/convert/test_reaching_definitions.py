@@ -49,6 +49,10 @@ def values_at_use(folder: Path, *lines: str) -> list[str]:
         (["for value in given:", "    if given:", "        value = 1", f"    {USE}", "value = 2"], ["given", "1"]),
         (["value = 0", "for value in given:", "    pass", f"else:\n        {USE}"], ["0", "given"]),
         (["value = 0", "for value in given:", "    pass", USE], ["0", "given"]),
+        # what comes only later, where nothing that is certain comes before
+        (["if given:", "    value = 1", USE, "value = 2"], ["1"]),
+        (["if given:", "    value = 1", "for _ in given:", f"    {USE}", "    value = 2"], ["1", "2"]),
+        (["while given:", "    if given:", "        value = 1", f"    {USE}", "    value = 2"], ["1", "2"]),
         # what an error leaves behind
         (["try:", "    value = 1", "    value = 2", "except ValueError:", "    pass", USE], ["1", "2"]),
     ],

@@ -20,7 +20,8 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
 
     Of a straight line of assignments that is the last one, with what changes it afterwards, also later in a loop around
     the place that the last one comes before; after an `if` and its `else` that both assign it, the last one of each; in
-    a loop that gives it its values, the loop and what changes it there before the place; elsewhere all of them.
+    a loop that gives it its values, the loop and what changes it there before the place; elsewhere all of them, in a
+    function those before the place, and in loops around it.
     """
     owner, bindings = scope.find(name.id) or (scope, [])
     outside = outside_comprehensions(bindings)
@@ -41,7 +42,10 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     before = [binding for binding in before if binding not in dead]
     first = _first_of_arms(before, scope, around)
     if last is None and not first:
-        return owner, [binding for binding in bindings if binding not in dead]
+        loops = [outer for outer in around if isinstance(outer, (*LOOPS, ast.While))]
+        later = [b for b in bindings if any(_is_in(b.node, loop, scope) for loop in loops)]
+        can_count = {*before, *later} if before and scope.is_function else set(bindings)
+        return owner, [binding for binding in bindings if binding in can_count and binding not in dead]
     repeated = _repeated(statement, before[first].node, scope)
     again = [b for b in bindings if _is_in(b.node, repeated, scope)] if repeated is not None else []
     again = [binding for binding in again if binding not in dead]
