@@ -94,3 +94,52 @@ def test_a_count_by_the_number_of_processes_is_not_multiplied_again(tmp_path: Pa
     tokens = 'import os\n\ntokens = batch_size * int(os.environ["WORLD_SIZE"])\n'
     loop = f"for step, (x, y) in enumerate(loader):\n{STEP}    print(step * tokens)\n"
     assert "print(step * tokens)" in converted(tmp_path, HEAD + tokens + loop)
+
+
+EPOCH = """\
+class Trainer:
+    def __init__(self, args):
+        self.args = args
+
+    def fit(self, batches):
+        bar, right, total = tqdm(enumerate(batches)), 0, 0.0
+        for i, (x, y) in bar:
+            out = model(x)
+            loss = (out - y).pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+            right += (out > y).sum().item()
+        SHOWN
+
+
+def test():
+    right = 0
+    with torch.no_grad():
+        for x, y in held_out:
+            right += (model(x) > y).sum().item()
+    print("held out", right / (len(held_out) * batch_size))
+
+
+held_out = DataLoader(data, batch_size=batch_size)
+args = argparse.Namespace(size=batch_size)
+for epoch in range(2):
+    Trainer(args).fit(loader)
+    test()
+"""
+SHOWN = {
+    "print(right / (len(batches) * batch_size))": "print(right / (len(batches) * rd.loss.global_batch(batch_size)))",
+    "print(total / (batch_size * len(loader)))": "print(total / (rd.loss.global_batch(batch_size) * len(loader)))",
+    "n = len(bar) * batch_size; print(total / n)": "n = len(bar) * rd.loss.global_batch(batch_size); print(total / n)",
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_an_epoch_has_its_batches_times_their_size_over_all_ranks(shown: str, tmp_path: Path) -> None:
+    head = HEAD.replace("import random\n", "import argparse\nimport random\n", 1).replace(
+        "import torch\n", "import torch\nfrom tqdm import tqdm\n", 1
+    )
+    lines = converted(tmp_path, head + EPOCH.replace("SHOWN", shown))
+    assert SHOWN[shown] in lines
+    assert 'print("held out", right / (len(held_out) * batch_size))' in lines

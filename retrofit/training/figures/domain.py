@@ -53,7 +53,7 @@ from .model_outputs import outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
-from .size_uses import are_sets, is_carried_count, is_changed, is_counted_or_timed, is_multiplied
+from .size_uses import are_sets, counts_epoch, is_carried_count, is_changed, is_counted_or_timed, is_multiplied
 from .together import gives_the_same, made_the_same
 
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
@@ -102,8 +102,6 @@ class TorchDomain:
         outputs, rows = partial(outputs_of, project), rows_per_batch(project)
         self.calls = Calls(self.analysis, self.models, self.terms, rows, outputs, self.operation, self._bound)
 
-    # Where values differ.
-
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
         """Return a batch, with its number where the loop counts, and what else is drawn next to it."""
         if drawn in self.drawn or self._holds_drawn(drawn, scope):
@@ -150,6 +148,7 @@ class TorchDomain:
             return None
         may_be_run = scope in self.steps or kind == BATCH_SIZE  # of which every process knows that of all
         is_inside = any(loop in self.loops for loop in loops) or (may_be_run and self._runs_inside(scope))
+        is_inside = is_inside or (kind == BATCH_SIZE and counts_epoch(self.project, node, scope))
         if not is_inside or any(loop in self.batch_loops - self.loops for loop in loops):
             return None
         return Root(node, scope, kind, is_open)

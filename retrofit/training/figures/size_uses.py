@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import Flow, Root, escaped
 from retrofit.analysis.scopes import Scope
 
+from ..data.drawn import builders_of_value, loaders_in
+from ..data.loaders import TRAIN
 from .kinds import BATCH_SIZE, SIZE
+
+if TYPE_CHECKING:
+    from .. import Project
 
 SETS = frozenset({"set", "frozenset"})
 
@@ -54,3 +60,17 @@ def are_sets(given: list[Flow]) -> bool:
     return any(
         isinstance(n, (ast.Set, ast.SetComp)) or (isinstance(n, ast.Call) and last_name(n) in SETS) for n in made
     )
+
+
+def counts_epoch(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a batch size is multiplied by the number of batches of a training loader: len(loader) * size."""
+    outer = scope.source.parents.get(node)
+    if not isinstance(outer, ast.BinOp) or not isinstance(outer.op, ast.Mult):
+        return False
+    length = outer.left if outer.right is node else outer.right
+    if not isinstance(length, ast.Call) or last_name(length) != "len" or not length.args:
+        return False
+    held = loaders_in(project.analysis, length.args[0], scope) or [(length.args[0], scope)]
+    made = {builder for place in held for builder in builders_of_value(project.analysis, *place)}
+    sharded = {b for loader in project.loaders if loader.roles == {TRAIN} for b in loader.builders}
+    return bool(made) and made <= sharded
