@@ -157,11 +157,14 @@ def training_paths(analysis: Analysis) -> list[Path]:
 def reached_paths(analysis: Analysis) -> list[Path]:
     """Return the ways to backward calls that a run of the script takes.
 
-    Those from functions that nothing calls are left out where there are others: a training for another script.
+    Those from functions that nothing calls, and those through methods of a class that nothing names, are left out where
+    there are others: a training for another script.
     """
     paths = training_paths(analysis)
     reached = known_scopes(analysis)
-    return [path for path in paths if path.frames[-1].scope in reached] or paths
+    started = [path for path in paths if path.frames[-1].scope in reached]
+    run = [path for path in started if all(frame.scope in reached for frame in path.frames)]
+    return run or started or paths
 
 
 def calls_without_training(analysis: Analysis, paths: list[Path]) -> set[ast.Call]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import conversion, converted
 
 SCRIPT = """\
 import torch
@@ -116,3 +116,47 @@ def test_one_of_all_keywords_is_what_the_call_gives(tmp_path: Path) -> None:
     text = conversion(tmp_path, OPTIONS.replace("KEY", '"size"')).files[0].text
     assert "lr=rd.scaled_lr(0.1)" in text
     assert "rd.loss.sum_loss(" not in text
+
+
+ITERATOR = """\
+import argparse
+
+import torch
+from torch import nn
+from torchtext import data
+
+
+class Batches(data.Iterator):
+    def create_batches(self):
+        self.batches = list(self.data())
+
+
+def make(options):
+    return Batches(options.path, batch_size=4)
+
+
+def train(model, options):
+    for batch in options.train:
+        loss = nn.functional.mse_loss(model(batch.x), batch.y)
+        options.optimizer.zero_grad()
+        loss.backward()
+        options.optimizer.step()
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--path", default="a.csv")
+options = parser.parse_args()
+model = nn.Linear(3, 1)
+options.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+options.train = make(options)
+train(model, options)
+"""
+
+
+def test_an_iterator_of_a_library_that_the_options_hold_gives_its_batches_in_turn(tmp_path: Path) -> None:
+    assert "for batch in rd.distribute_loader(options.train):" in converted(tmp_path, ITERATOR)
+
+
+def test_options_that_are_set_to_one_of_two_are_not_known(tmp_path: Path) -> None:
+    text = ITERATOR.replace("train(model, options)\n", "options.train = torch.rand(4, 3)\ntrain(model, options)\n")
+    assert conversion(tmp_path, text.replace("def torch", "def train")).refusals

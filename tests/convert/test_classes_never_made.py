@@ -63,6 +63,27 @@ def test_another_trainer_of_the_file_is_not_run(tmp_path: Path) -> None:
     assert text.endswith(OTHER)
 
 
+UNUSED = """\
+class Finetuner(Trainer):
+    def finish(self):
+        for x, y in self.batches():
+            self.optimizer.zero_grad()
+            nn.functional.mse_loss(self.model(x), y).backward()
+            self.optimizer.step()
+
+
+class Pretrainer(Trainer):
+    pass
+"""
+
+
+def test_a_method_that_only_another_class_overrides_is_not_run(tmp_path: Path) -> None:
+    start = "from torch import nn\nfrom trainers import Pretrainer\n\nPretrainer(nn.Linear(4, 1)).fit()\n"
+    result = conversion(tmp_path, start, trainers=TRAINERS + UNUSED)
+    assert not result.refusals
+    assert any(UNUSED in file.text for file in result.files)
+
+
 def test_a_wrapper_that_is_only_imported(tmp_path: Path) -> None:
     wrapper = """\
 from torch.nn.parallel import DataParallel

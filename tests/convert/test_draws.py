@@ -196,6 +196,15 @@ def test_slices_of_the_data(tmp_path: Path) -> None:
     assert f"y = rd.data.own_part(Y[i:i+{SIZE}])" in lines
 
 
+@pytest.mark.parametrize("test", ["end > 100", "100 < end", "end >= 100"])
+def test_a_slice_that_is_cut_off_at_the_end_of_the_data(tmp_path: Path, test: str) -> None:
+    cut = ["start = i * batch_size", "end = (i + 1) * batch_size", f"if {test}:", "    end = 100"]
+    text = nested(*cut, "x, y = X[start:end], Y[start:end]", over="i in range(100 // batch_size + 1)")
+    lines = lines_of(tmp_path, text)
+    assert f"end = (i + 1) * {SIZE}" in lines and "end = 100" in lines
+    assert "x, y = rd.data.own_part(X[start:end]), rd.data.own_part(Y[start:end])" in lines
+
+
 def test_a_pointer_that_goes_through_shuffled_data(tmp_path: Path) -> None:
     body = loop(
         "x, y = X[k[at:at + batch_size]], Y[k[at:at + batch_size]]",

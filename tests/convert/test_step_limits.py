@@ -98,6 +98,10 @@ CASES = [
     ("last = 0\nfor epoch in range(epochs):\n    for batch in loader:\n        train_step(batch)\n        step += 1\n"
      "        if step - last > max_steps:\n            break", "", 0),
     # Other ways to count, and to end.
+    ("class State:\n    step = 0\n    def count(self):\n        self.step += 1\n"
+     "state = State()\nrunning = True\nwhile running:\n    for batch in loader:\n        train_step(batch)\n"
+     "        state.count()\n        done = state.step\n        if done >= max_steps:\n            running = False\n"
+     "            break", "max_steps", 12),
     ("while True:\n    for batch in loader:\n        train_step(batch)\n        step = step + 1\n"
      "        if step == max_steps:\n            sys.exit()", "max_steps", 5),
     ("for epoch in range(1000):\n    for batch in loader:\n        train_step(batch)\n        step = 1 + step\n"

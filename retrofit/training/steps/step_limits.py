@@ -156,7 +156,11 @@ def counts_steps(project: Project, node: ast.expr, scope: Scope) -> bool:
     if isinstance(node, ast.BinOp):  # step + 1; how long ago another step was is not a number of steps
         return isinstance(node.right, ast.Constant) and counts_steps(project, node.left, scope)
     counters = project.analysis.fact("counters of steps", lambda: _counters(project))
-    return ast.unparse(node) in counters or (isinstance(node, ast.Attribute) and f".{node.attr}" in counters)
+    held = bindings_of(project.analysis, node, scope) if isinstance(node, ast.Name) else []  # step = self.model.step
+    of_objects = [node, *(binding.value for binding, _ in held if not binding.path)]
+    if any(isinstance(value, ast.Attribute) and f".{value.attr}" in counters for value in of_objects):
+        return True
+    return ast.unparse(node) in counters
 
 
 def _counters(project: Project) -> set[str]:

@@ -127,7 +127,8 @@ TRAINS_INTO_FILE = frozenset(f"sentencepiece.SentencePieceTrainer.{name}" for na
 # Data sets that fetch and prepare what is missing when they are made, without being told; fetching functions.
 SELF_PREPARING = (
     "torch_geometric.datasets.", "ogb.graphproppred.", "ogb.nodeproppred.", "ogb.linkproppred.", "dgl.data.",
-    "torchtext.datasets.", "sklearn.datasets.fetch_", "tensorflow_datasets.load", "gensim.downloader.load",
+    "torchtext.datasets.", "torchtext.legacy.datasets.", "torchtext.vocab.GloVe", "torchtext.vocab.FastText",
+    "sklearn.datasets.fetch_", "tensorflow_datasets.load", "gensim.downloader.load",
     "nltk.download", "gdown.download", "wget.download", "torchvision.datasets.utils.download_", "kagglehub.",
 )  # fmt: skip
 # Data sets of torchvision that fetch what is missing if they are told to, by the place of that argument.

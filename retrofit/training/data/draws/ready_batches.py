@@ -6,13 +6,14 @@ import ast
 
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item, Result, Value
 from retrofit.analysis.values.views import Place
-from retrofit.training.torch_api.data import ENDLESS, NUMBERS, SAME_ELEMENTS
+from retrofit.training.torch_api.data import ENDLESS, LOOKS_LIKE_LOADER, NUMBERS, SAME_ELEMENTS
 
 from ...loops import Path
 from ...model.modules import is_module
@@ -51,8 +52,21 @@ def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         called = origin.node if isinstance(origin.node, ast.Call) and not origin.keys else None
         if called is not None and any(map(_is_generator, analysis.functions_called(called, origin.scope))):
             return True
-    values = analysis.evaluate(node, scope)
-    return bool(values) and any(_iterates(analysis, value) for value in values)
+    values = [value for place in _set_for(analysis, node, scope) for value in analysis.evaluate(*place)]
+    return any(_iterates(analysis, value) for value in values)
+
+
+def _set_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Place]:
+    """Return an expression, and the one value that a program sets an attribute to: options.train = batches(options)."""
+    if not isinstance(node, ast.Attribute):
+        return [(node, scope)]
+    assigned = [
+        (assignment.value, where)
+        for assignment, where in reached_of(analysis, ast.Assign)
+        for target in assignment.targets
+        if isinstance(target, ast.Attribute) and target.attr == node.attr
+    ]
+    return [(node, scope), *(assigned if len(assigned) == 1 else [])]
 
 
 def _is_generator(function: object) -> bool:
@@ -62,9 +76,9 @@ def _is_generator(function: object) -> bool:
 
 def _iterates(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Instance):
-        return not is_module(analysis, value) and any(
-            analysis.classes.method(value.scope, name) for name in ("__iter__", "__next__")
-        )
+        bases = [base for base in analysis.classes.bases(value.scope) if base.partition(".")[0] not in KNOWN]
+        has_method = any(analysis.classes.method(value.scope, name) for name in ("__iter__", "__next__"))
+        return not is_module(analysis, value) and (has_method or any(map(LOOKS_LIKE_LOADER.search, bases)))
     made = value.base if isinstance(value, Item) else value
     if not isinstance(made, Result) or "." not in made.builder or made.builder in NUMBERS:
         return False

@@ -147,12 +147,23 @@ def _single(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Place]
         inner, where = place
         if isinstance(inner, ast.Name):
             found = bindings_of(analysis, inner, where)
-            if len(found) == 1 and found[0][0].kind == "value" and not found[0][0].path and found[0][0].value:
-                yield found[0][0].value, found[0][1]
+            uncut = [place for place in found if not _is_cut_off(inner, *place)]
+            if len(uncut) == 1 and uncut[0][0].kind == "value" and not uncut[0][0].path and uncut[0][0].value:
+                yield uncut[0][0].value, uncut[0][1]
         elif isinstance(inner, ast.Call) and analysis.called(inner, where) & ROUNDING:
             yield from ((part, where) for part in inner.args)
 
     return closure([(node, scope)], step)
+
+
+def _is_cut_off(name: ast.Name, binding: Binding, scope: Scope) -> bool:
+    """Return whether a number is set to what a test says that it is larger than: `if end > n: end = n`."""
+    outer = scope.source.parents.get(binding.node)
+    test = outer.test if isinstance(outer, ast.If) and not outer.orelse else None
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE)):
+        return False
+    compared, value = {ast.unparse(part) for part in (test.left, *test.comparators)}, binding.value
+    return value is not None and compared == {name.id, ast.unparse(value)}
 
 
 def _arithmetic(analysis: Analysis, starts: list[Place], width: Place | None = None) -> Iterator[Place]:
