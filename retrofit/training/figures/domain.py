@@ -214,7 +214,7 @@ class TorchDomain:
 
     def _as_term(self, node: ast.Name, scope: Scope, flow: Flow) -> Flow:
         """Return a loss, or a term of it: what it is computed from need not be understood."""
-        if flow.kind == OTHER and not flow.is_read:
+        if self.losses.is_unseen(node, scope, flow):
             is_sum = reduction_for(self.project, node, scope) == SUM_OF_RANKS
             return Flow(SUM if is_sum else MEAN, is_term=True)
         return replace(flow, is_term=True) if flow.kind in TENSORS | {MEAN, SUM} else flow

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.interpreter.state import OTHER, Flow
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Binding, Scope
 
 from .. import Project
 from ..loops import Path
@@ -17,7 +19,7 @@ from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.rows.uneven_rows import is_share_of_rows
 from ..losses.terms import loss_expressions
 from ..model.models import Call
-from .kinds import MEAN, SUM, TENSORS
+from .kinds import BATCH, MEAN, SUM, TENSORS
 from .size_uses import is_carried_count
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
@@ -35,6 +37,7 @@ class LossNames:
         self.terms: set[ast.AST] = set()
         self.names: dict[Scope, set[str]] = {}
         self.products: set[ast.AST] = set()
+        self._scalars: set[Binding] = set()
         for path in project.paths:
             for (part, where), is_linear in loss_parts(project.analysis, path).items():
                 is_product = isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Mult, ast.Div))
@@ -46,6 +49,8 @@ class LossNames:
             call = frame.node
             assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
             self.names.setdefault(frame.scope, set()).update(terms_of(names_of(call.func.value), frame))
+            if not call.args and not any(keyword.arg == "gradient" for keyword in call.keywords):
+                self._add_scalars(call.func.value, frame.scope)
 
         self._add_returned()
 
@@ -66,6 +71,27 @@ class LossNames:
             for name in scope.bindings:
                 if any((made.get(value), path) in known for value, path in _bound(scope, name)):
                     self.names.setdefault(scope, set()).add(name)
+
+    def _add_scalars(self, node: ast.expr, scope: Scope) -> None:
+        """Note the values of which a backward call without arguments is made: one number each, as are their factors."""
+        if isinstance(node, ast.BinOp):
+            self._add_scalars(node.left, scope)
+            self._add_scalars(node.right, scope)
+        elif isinstance(node, ast.Call) and last_name(node) == "scale":
+            for part in node.args:
+                self._add_scalars(part, scope)
+        elif isinstance(node, ast.Name):
+            added = [b for b in live_bindings(node, scope)[1] if b.kind == "value" and b not in self._scalars]
+            self._scalars.update(added)
+            for binding in added:
+                if binding.value is not None and not binding.path:
+                    self._add_scalars(binding.value, scope)
+
+    def is_unseen(self, node: ast.Name, scope: Scope, flow: Flow) -> bool:
+        """Return whether a loss comes from what is not followed, or is one number of a model: `outputs["loss"]`."""
+        bindings = live_bindings(node, scope)[1] if flow.kind == BATCH else []
+        is_one = bool(bindings) and self._scalars.issuperset(bindings)
+        return not flow.is_read and (flow.kind == OTHER or is_one)
 
     def weighs(self, node: ast.BinOp, flow: Flow, other: Flow) -> bool:
         """Return whether an operand is a factor of a term of the loss, or of samples, that each rank has its own of.
