@@ -27,6 +27,7 @@ from retrofit.training.losses.terms import is_of_all
 from retrofit.training.steps.skipped_steps import skips
 from retrofit.training.torch_api.files import SAVES_STATE
 from retrofit.training.torch_api.optimizers import ON_PLATEAU
+from retrofit.training.torch_api.runtime import SAME_BATCHES
 
 RULE = CATALOG["RF401"]
 READS = (ast.Attribute, ast.Call)
@@ -79,7 +80,7 @@ def _decisions(project: Project) -> Iterator[Finding]:
         measured = evaluation.sums | evaluation.lists
         if evaluation.loop in training:
             continue  # which of the two a loop is at a time, and of which loader, depends on its caller
-        if not measured or not is_sharded(project.ranks, evaluation.loader):
+        if not measured or not is_sharded(project.ranks, evaluation.loader) or _is_whole(project, evaluation):
             continue
         known = list(users(project.analysis, evaluation.scope, measured))
         if _collects(project, evaluation) or any(
@@ -92,6 +93,13 @@ def _decisions(project: Project) -> Iterator[Finding]:
                     seen.add(node)
                     message = "each process decides by its own share of the evaluation"
                     yield found(RULE, k.scope.source, node, message, help=COLLECT)
+
+
+def _is_whole(project: Project, evaluation: Measurement) -> bool:
+    """Return whether every process draws all batches, also of a loader that gives a training each its own."""
+    parts = walk(evaluation.loop.iter) if isinstance(evaluation.loop, (ast.For, ast.AsyncFor)) else ()
+    calls = (part for part in parts if isinstance(part, ast.Call))
+    return any(project.analysis.called(call, evaluation.scope) & SAME_BATCHES for call in calls)
 
 
 def _collects(project: Project, evaluation: Measurement) -> bool:
