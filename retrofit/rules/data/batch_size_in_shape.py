@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.flow.calls.parameters import given_for, given_parameters
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
@@ -108,6 +109,18 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size))
 for step, (images, labels) in enumerate(loader):
     criterion(model(images), labels).backward()
     print(step, len(range(0, len(dataset), batch_size)))
+""",
+    # given to a function, which is given another number elsewhere
+    """\
+def noise(rows):
+    return torch.randn(rows, 2)
+
+
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
+for images, labels in loader:
+    criterion(model(images) + noise(batch_size), labels).backward()
+shown = noise(3)
 """,
     # the last batch may have one row in a process
     """\
@@ -216,22 +229,22 @@ def find(project: Project) -> Iterator[Finding]:
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     laid_out = layout_functions(project)
     for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in laid_out):
-        for part in [size for argument in _given(node) for size in _sizes_in(project, argument, scope)]:
+        for part, where in [place for argument in _given(node) for place in _sizes_of(project, argument, scope)]:
             if part not in drawn and part not in counted:
-                outer = scope.source.parents[part]
+                outer = where.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
                 if before.get((node, scope)) or ((node, scope) in before and _is_evaluated(project, node, scope)):
                     message = f"with RETROFIT_BATCH=global a process has fewer samples than {ast.unparse(part)} rows"
-                    yield found(RULE, scope.source, part, message, help=HELP_KEPT)
+                    yield found(RULE, where.source, part, message, help=HELP_KEPT)
                     continue
                 if _counts_batches(scope.source.parents[node], node, part):
-                    edits = surround(scope.source, part, "rd.data.samples_per_step(", ")")
+                    edits = surround(where.source, part, "rd.data.samples_per_step(", ")")
                     message = f"{ast.unparse(node)} has an entry for each batch of one process"
                 else:
-                    edits = surround(scope.source, part, "rd.data.own_batch_size(", ")")
+                    edits = surround(where.source, part, "rd.data.own_batch_size(", ")")
                     message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
-                yield found(RULE, scope.source, part, message, edits)
+                yield found(RULE, where.source, part, message, edits)
 
 
 def _is_only_shown(project: Project, call: ast.Call, scope: Scope) -> bool:
@@ -276,13 +289,20 @@ def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
     )
 
 
-def _sizes_in(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
-    """Yield the batch sizes in an expression, as large as they are written: `batch // parts`, and not `batch`."""
+def _sizes_of(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the batch sizes in an expression, as large as they are written: `batch // parts`, and not `batch`.
+
+    Also what the steps alone give for a parameter in it: noise(batch_size), where there is noise(16).
+    """
     if (node, scope) in project.batch_sizes:
-        yield node  # type: ignore[misc]
-        return
-    for part in ast.iter_child_nodes(node):
-        yield from _sizes_in(project, part, scope)
+        yield node, scope  # type: ignore[misc]
+    elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in given_parameters(scope):
+        for given, where, _ in given_for(project.analysis, node.id, scope, (), project.nodes_in_batches):
+            if given in project.nodes_in_batches and (given, where) in project.batch_sizes:
+                yield given, where
+    else:
+        for part in ast.iter_child_nodes(node):
+            yield from _sizes_of(project, part, scope)
 
 
 def _given(node: ast.Call | ast.BinOp) -> list[ast.expr]:
