@@ -11,6 +11,7 @@ from verify.projects.launch import Launcher
 
 SCRIPT = """\
 import itertools
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -73,6 +74,10 @@ GATHERED = {
     "two views for a function": (
         "n, k = out.shape\nleft, right = out.view(n, 1, k), out.view(1, n, k)\n"
         "loss = (apart(left, right) * (y.view(n, 1) == y.view(1, n))).mean()"
+    ),
+    "noise for each sample": (
+        "noise = 0.1 * torch.randn_like(x) + torch.Tensor(np.random.normal(0, 1, (x.shape[0], 6)))\n"
+        "made = F.normalize(model(x + noise * 0))\nloss = (made @ made.t()).square().mean()"
     ),
     "spread and covariance": (
         "z = out - out.mean(0)\nspread = F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()\n"

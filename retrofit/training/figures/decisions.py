@@ -14,7 +14,8 @@ ENDING = {name.rpartition(".")[2] for name in EXITS} | {"stop"}
 OF_STATE = ("state_dict", "deepcopy", "load_state_dict")
 
 
-def decides(branch: list[ast.stmt], scope: Scope, sinks: Sinks) -> bool:
+def decides(branch: list[ast.stmt], scope: Scope, sinks: Sinks, trained: set[str]) -> bool:
+    """Return whether a branch decides about the run, or about the loss, which is computed from the names `trained`."""
     if isinstance(branch[-1], ast.Raise):
         return False  # an error in one process ends all of them
     for statement in branch:
@@ -23,7 +24,14 @@ def decides(branch: list[ast.stmt], scope: Scope, sinks: Sinks) -> bool:
                 return True
             if isinstance(node, ast.Call) and _matters(node, scope, sinks):
                 return True
+            if isinstance(node, (ast.Assign, ast.AugAssign)) and _targets(node) & trained:
+                return True
     return any(_keeps(statement) for statement in branch)
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {ast.unparse(target) for target in targets}
 
 
 def _matters(call: ast.Call, scope: Scope, sinks: Sinks) -> bool:

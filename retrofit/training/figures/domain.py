@@ -387,7 +387,7 @@ class TorchDomain:
         return self.losses.trained(scope)
 
     def decides(self, branch: list[ast.stmt], scope: Scope) -> bool:
-        return decides(branch, scope, self.sinks)
+        return decides(branch, scope, self.sinks, self.trained(scope))
 
 
 __all__ = ["TorchDomain"]

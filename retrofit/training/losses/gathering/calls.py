@@ -42,6 +42,7 @@ from retrofit.training.torch_api.tensors import (
     VIEWS as RESHAPING,
 )
 
+from ...data.draws.sized_draws import size_of
 from ..wrapped import functions_inside
 from .values import (
     FIXED,
@@ -72,6 +73,7 @@ ALONG = REDUCTIONS | SORTS | {"softmax", "log_softmax", "normalize", "cumsum", "
 ORDER_FIRST = NORMS | {"topk", "normalize", "quantile"}  # functions with another argument before the axis
 DEFAULT_AXES = {"normalize": 1, "sort": -1, "argsort": -1, "topk": -1, "softmax": 1, "log_softmax": 1}
 RANDOM = DRAWN | {"multinomial", "bernoulli", "sample", "choice", "shuffle", "permutation"}
+NOISE = frozenset({"rand", "randn", "normal", "uniform"})  # numbers, and no indices of samples
 ON_LISTS = IN_ORDER | {"enumerate", "zip", "dict", "reversed", "range", "int", "float", "abs"}
 ON_LISTS |= {"items", "values", "get", "pop"}
 
@@ -92,9 +94,8 @@ class CallValues:
         functions = functions_inside(self.analysis, node, scope)
         if functions:
             return self._of_project(functions, everything, scope, path)
-        if name in RANDOM:  # before the training all ranks draw the same
-            is_drawn = node in self.reader.in_loops or node in self.reader.in_batches
-            return other("random numbers are drawn, by each rank its own") if is_drawn else Value(FIXED)
+        if name in RANDOM:
+            return self._of_draw(node, name, scope)
         if not given:
             return self.reader.all_of(everything, scope)
         first = self.reader.value(given[0], scope, path if name in ON_LISTS or name in SAME else ())
@@ -110,8 +111,19 @@ class CallValues:
             return self._of_rows(node, name, first, given, everything, scope)
         return self._of_others(name, node, everything, scope)
 
+    def _of_draw(self, node: ast.Call, name: str, scope: Scope) -> Value:
+        """Return what a draw has of a batch: a row of noise per sample belongs to the rank's samples, as an image."""
+        if node not in self.reader.in_loops and node not in self.reader.in_batches:
+            return Value(FIXED)  # before the training all ranks draw the same
+        size = size_of(self.analysis, node, scope) if name in NOISE else None
+        if size is not None and self.reader.value(size, scope, ()).kind == SIZE:
+            return Value(PLAIN)
+        return other("random numbers are drawn, by each rank its own")
+
     def _of_others(self, name: str, node: ast.Call, everything: list[ast.expr], scope: Scope) -> Value:
         found = self.reader.all_of(everything, scope)
+        if name in DRAWN_LIKE and found.kind in ROWS:
+            return found
         if name in DRAWN_LIKE and found.kind == WHOLE:
             return other("random numbers are drawn, by each rank its own")
         if found.kind == SIZE and name[:1].isupper() and name not in TENSOR_CLASSES:
