@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from convert.conversion import conversion, converted
+from convert.training_runs import trains_as_one
+from verify.projects.launch import Launcher
 
 START = """\
 import torch
@@ -245,3 +247,73 @@ def test_a_size_in_a_variable_of_the_evaluation_stays(tmp_path: Path) -> None:
     lines = converted(tmp_path, text.replace("total, order =", "step = size\n    total, order ="))
     assert "step = size" in lines and "for first in range(0, len(data), step):" in lines
     assert "x = rd.data.whole_batches(batch_at)(data, order, first)" in lines
+
+
+DRAWN_BY_NEXT = """\
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Settings:
+    def __init__(self, values):
+        self.__dict__.update(values)
+
+
+def batches(data, settings):
+    for i in range((data["size"] + 1) // settings.batch_size):
+        rows = range(data["size"])[i * settings.batch_size : (i + 1) * settings.batch_size]
+        yield data["x"][rows], data["y"][rows]
+
+
+def train(model, optimizer, source, steps):
+    model.train()
+    for step in range(steps):
+        x, y = next(source)
+        loss = F.mse_loss(model(x).squeeze(1), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluate(model, source, steps):
+    model.eval()
+    errors = []
+    for step in range(steps):
+        x, y = next(source)
+        errors.append((model(x).squeeze(1) - y).abs().max().item())
+    return np.mean(errors)
+
+
+def run(model, optimizer, data, tests, settings):
+    for epoch in range(2):
+        steps = (settings.train_size + 1) // settings.batch_size
+        source = batches(data, settings)
+        train(model, optimizer, source, steps)
+        steps = (settings.test_size + 1) // settings.batch_size
+        source = batches(tests, settings)
+        print("shown", evaluate(model, source, steps))
+
+
+teacher = nn.Linear(4, 1)
+teacher.eval()
+settings = Settings({"batch_size": 6})
+x, tests = torch.rand(60, 4), torch.rand(30, 4)
+settings.train_size, settings.test_size = len(x), len(tests)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = {"x": x, "y": teacher(x).detach().squeeze(1), "size": 60}
+run(model, optimizer, data, {"x": tests, "y": teacher(tests).detach().squeeze(1), "size": 30}, settings)
+"""
+
+
+def test_what_an_evaluation_draws_by_next_is_whole(tmp_path: Path, launcher: Launcher) -> None:
+    lines = converted(tmp_path, DRAWN_BY_NEXT)
+    assert "source = batches(data, settings)" in lines
+    assert "source = rd.data.whole_batches(batches(tests, settings))" in lines
+    assert "steps = (settings.train_size + 1) // rd.data.samples_per_step(settings.batch_size)" in lines
+    assert "steps = (settings.test_size + 1) // settings.batch_size" in lines
+    trains_as_one(tmp_path, DRAWN_BY_NEXT, launcher, world_sizes=(2, 3), rel=1e-5)

@@ -15,7 +15,7 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, Result, Values
+from retrofit.analysis.values.kinds import Instance, Member, Result, Values
 from retrofit.training.torch_api.data import LOADER_PARAMETERS, SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import RANK
 from retrofit.training.torch_api.runtime import LOADER_WORKERS, TRAINING_SHARES
@@ -111,7 +111,9 @@ def is_same(analysis: Analysis, one: tuple[ast.expr, Scope], other: tuple[ast.ex
         return False
     values = analysis.evaluate(first, one[1])
     if values:
-        return values == analysis.evaluate(second, other[1])
+        others = analysis.evaluate(second, other[1])
+        are_handed_on = all(isinstance(value, Member) for value in values | others)  # settings.size of two scripts
+        return values == others or (are_handed_on and bool(others) and (values <= others or others <= values))
     return one[1] is other[1] and ast.unparse(first) == ast.unparse(second)
 
 

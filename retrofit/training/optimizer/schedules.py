@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from retrofit.training.torch_api.optimizers import SCHEDULE_NAMES
 from retrofit.training.torch_api.runtime import LR_SCALING, SAMPLES_PER_STEP
 
 from ..data.batch_values import BATCH, GRADIENT
+from ..data.draws.slices.sample_rows import NAMED_AS_BATCH
 from ..data.loaders import TRAIN
 from ..data.shards import builders_of, is_same, places_given
 from .rates import rates_of, rates_set
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Place = tuple[ast.expr, Scope]
 DIVISION = (ast.Div, ast.FloorDiv)
+LENGTH = re.compile(r"^(len|shape)$|(^|_)(size|length)$|^(n|num|number_of)_(train|samples|examples|images|data|rows)")
 SETTING = (ast.Assign, ast.Call)  # statements and calls that set a rate or make a schedule of it
 BOUNDS = frozenset({"max", "min"})
 COUNTS_STEPS = (*DIVISION, ast.Mod)  # whole batches, and whether one more is begun
@@ -154,11 +157,12 @@ def counts_batches(project: Project, division: ast.BinOp, scope: Scope, sizes: l
 
 
 def is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
-    """Return whether a number is, or comes from, the length of something, and is no figure of a batch."""
+    """Return whether a number is, or comes from, a length, or is named as one, and is no figure of a batch."""
     if {BATCH, GRADIENT} & project.batch_values.sources_of(dividend, scope):
         return False  # what is counted in a batch: mask.sum()
     parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in walk(node))
-    return any(last_name(part) in ("len", "shape", "size") for part in parts if isinstance(part, ast.expr))
+    names = {last_name(part) for part in parts if isinstance(part, ast.expr)}
+    return any(LENGTH.search(name) and not NAMED_AS_BATCH.search(name) for name in names)
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

@@ -222,6 +222,10 @@ def _makes_step(loop: LoopNode) -> bool:
 
 def range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
     """Return the end of range(...), also within tqdm(...), enumerate(...) and zip(...), or of islice(endless, end)."""
+    if isinstance(iterated, ast.Name):  # bar = tqdm(range(steps))
+        held = bindings_of(project.analysis, iterated, scope)
+        is_made = len(held) == 1 and isinstance(held[0][0].value, ast.Call) and not held[0][0].path
+        return range_end(project, held[0][0].value, held[0][1]) if is_made and held[0][1] is scope else None  # type: ignore[arg-type]
     if not isinstance(iterated, ast.Call):
         return None
     name = last_name(iterated)

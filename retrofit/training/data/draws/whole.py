@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -33,15 +35,20 @@ def evaluated_whole(
     `followed` is what the losses are computed from; where the model is in evaluation mode that decides nothing.
     """
     training = {loop for path in project.paths for loop, _ in path.loops}
+    trains = {frame.scope for path in project.paths for frame in path.frames}
     for place in drawn:
         if not _is_generator(place[1]):
             continue
         for call, scope in call_chains(project.analysis, *place):
             if not isinstance(call, ast.Call) or call is place[0] or _is_generator(scope):
                 continue
-            if call in followed and not enters_evaluation(Frame(scope, call, ())):
+            if not gives_batches(project.analysis, call, scope):
                 continue
-            if gives_batches(project.analysis, call, scope) and _loop(call, scope) not in {None, *training}:
+            loop = _loop(call, scope)
+            is_followed = call in followed and not enters_evaluation(Frame(scope, call, ()))
+            draws = list(_drawn_by_next(project.analysis, call)) if loop is None else []
+            is_for_evaluation = bool(draws) and all(d.scope not in trains and enters_evaluation(d) for d in draws)
+            if is_for_evaluation or (loop not in {None, *training} and not is_followed):
                 yield call, scope
 
 
@@ -124,6 +131,13 @@ def _loop(call: ast.Call, scope: Scope) -> ast.AST | None:
             return None
         node = outer
     return None
+
+
+def _drawn_by_next(analysis: Analysis, made: ast.Call) -> Iterator[Frame]:
+    """Yield the calls of next() that draw from what a call gives: `batches = get(tests)`, `next(batches)`."""
+    for node, scope in calls_named(analysis, {"next"}):
+        if node.args and any(part.node is made for part in origins(analysis, [Origin(node.args[0], scope)])):
+            yield Frame(scope, node, ())
 
 
 def _around(call: ast.AST, scope: Scope) -> ast.AST | None:
