@@ -116,7 +116,7 @@ def test_all_processes_get_the_same_figures_and_rates(tmp_path: Path, launcher: 
     assert first == second and len(set(first.split(";"))) > 3, first
 
 
-def test_a_decision_by_batches_that_all_processes_draw_is_no_finding(tmp_path: Path) -> None:
+def test_a_decision_by_batches_that_all_processes_draw_is_not_found(tmp_path: Path) -> None:
     """The loaders of the evaluation and of the training are entries of one dict."""
     lines = converted(tmp_path, WITH_TRAINING_DATA)
     assert "for a, b in rd.evaluation.same_batches(loaders[part]):" in lines
