@@ -157,7 +157,7 @@ def counts_batches(project: Project, division: ast.BinOp, scope: Scope, sizes: l
 
 
 def is_of_samples(project: Project, dividend: ast.expr, scope: Scope) -> bool:
-    """Return whether a number is, or comes from, a length, or is named as one, and is no figure of a batch."""
+    """Return whether a number is, or comes from, a length, or is named as one, and was not counted in a batch."""
     if {BATCH, GRADIENT} & project.batch_values.sources_of(dividend, scope):
         return False  # what is counted in a batch: mask.sum()
     parts = (part for node, _ in project.ranks.origins(dividend, scope) for part in walk(node))
