@@ -64,9 +64,9 @@ COMPARISONS = frozenset({
 PLACES = frozenset({"nonzero", "argwhere", "flatnonzero"})
 CHOOSES = PLACES | {"masked_select", "unique"}
 # Put rows, or entries, at places that are given; with "_" at their end in place.
-SCATTERS = frozenset({
-    "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill", "masked_scatter",
-})  # fmt: skip
+# Those that add up, or reduce, what comes to one place.
+ACCUMULATES = frozenset({"scatter_add", "scatter_reduce", "index_add", "index_reduce"})
+SCATTERS = ACCUMULATES | {"scatter", "index_copy", "index_put", "index_fill", "masked_scatter"}
 # Places of entries, which have no gradient.
 INDICES = PLACES | {"argmax", "argmin", "argsort"}
 # Entries and their places along a dimension, as a pair.

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.training.torch_api.tensors import SCATTERS
+from retrofit.training.data.shapes import is_about_shape
+from retrofit.training.torch_api.tensors import ACCUMULATES, FILLED, SCATTERS
 
 from ..reductions import kinds
 from ..reductions.kinds import CONSTANT, Kind
@@ -31,7 +35,35 @@ def put_by(reader: LossReader, call: ast.Call, scope: Scope, frame: Frame | None
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     found = kinds.join(reader.kind(part, scope, frame) for part in given)
     coupled = found.coupled | found.leaves
+    if found.has_rows and _adds_up_by_group(reader, call, scope):
+        leaf = frozenset([(call, scope)])
+        return Kind(frozenset([kinds.COUPLED]), 0, found.leaves | leaf, found.coupled | leaf)
     return replace(kinds.of(kinds.ROWS, kinds.FLAT), coupled=coupled) if coupled else CONSTANT
+
+
+def _adds_up_by_group(reader: LossReader, call: ast.Call, scope: Scope) -> bool:
+    """Return whether rows are added up in a tensor of a fixed number of places: torch.zeros(classes).index_add(0, ...).
+
+    Of a tensor with a place for each node or sample of the batch, each process has its own places.
+    """
+    method, dimension = call.func, call.args[0] if call.args else None
+    if not isinstance(method, ast.Attribute) or method.attr.rstrip("_") not in ACCUMULATES:
+        return False
+    if not isinstance(dimension, ast.Constant) or dimension.value != 0:
+        return False
+    return any(
+        _is_of_fixed_size(reader, origin.node, origin.scope)
+        for origin in origins(reader.analysis, [Origin(method.value, scope)])
+        if isinstance(origin.node, ast.Call) and last_name(origin.node) in FILLED
+    )
+
+
+def _is_of_fixed_size(reader: LossReader, made: ast.Call, scope: Scope) -> bool:
+    shape = made.args[0] if made.args else None
+    size = shape.elts[0] if isinstance(shape, (ast.Tuple, ast.List)) and shape.elts else shape
+    if size is None or reader.size_factors.of(size, scope):
+        return False
+    return not any(is_about_shape(part.node) for part in computed_from(reader.analysis, size, scope))
 
 
 def _scattered_in(scope: Scope) -> dict[str, list[ast.Call]]:
