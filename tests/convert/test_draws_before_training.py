@@ -88,3 +88,13 @@ def test_a_draw_before_the_options_are_parsed_is_listed(tmp_path: Path) -> None:
     parsed = f"import argparse\n{drawn}args = argparse.ArgumentParser().parse_args()\n"
     _, listed = both(tmp_path, f"{IMPORTS}{parsed}\n\n{MAIN.format(made=ROWS)}")
     assert listed == 1
+
+
+def test_a_training_that_joins_the_processes_itself_draws_nothing_early(tmp_path: Path) -> None:
+    drawn = MAIN.format(made=f"options = parser.parse_args()\n    rows = [list(range(24))]\n    {ROWS}")
+    drawn = drawn.replace(
+        "        optimizer.zero_grad()\n", "        x = x * random.random()\n        optimizer.zero_grad()\n"
+    )
+    parser = "import argparse\n\nparser = argparse.ArgumentParser()\n"
+    _, listed = both(tmp_path, f"import random\n{IMPORTS}{parser}\n\n{drawn}")
+    assert listed == 0

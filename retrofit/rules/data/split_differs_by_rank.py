@@ -221,7 +221,10 @@ def _early(project: Project) -> Iterator[Finding]:
     if import_of_early(project) is not None:
         return
     analysis = project.analysis
+    training = {frame.node for path in project.paths for frame in path.frames}  # it joins the processes itself
     for node, module in drawn_early(analysis, (analysis.module_scopes[source] for source in project.sources)):
+        if node in training:
+            continue
         if module.source is not project.entry or is_early(project, module.source.statement(node), module):
             yield found(RULE, module.source, node, EARLY, help=HELP_EARLY)
 
