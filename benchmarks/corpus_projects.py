@@ -35,6 +35,7 @@ SETS = {
     "third unseen": "As the set before, chosen and judged after that.",
     "fourth unseen": "Chosen by subject; two that the kit does not serve (Lightning, distributed) were replaced.",
     "fifth unseen": "Chosen by subject; the choice was written down before any was converted.",
+    "sixth unseen": "Chosen by subject; ten of the twelve were also run, in one process and in two.",
 }
 SECTION = """\
 {heading}
@@ -45,7 +46,8 @@ The outcome was judged by reading the script and the whole diff. The {run} scrip
 too, by `benchmarks/corpus.py` on tiny made-up data. The others were only read. `now` is what the command says at commit
 {now_at}:
 {now}. `read again` is a second
-judgement, by reading, at that commit, of {later} scripts that had not been right.
+judgement, by reading, at that commit, of {later} scripts that had not been right; {again} of them were read once more,
+and converted, up to commit {again_at}.
 
 - `right`: what an expert would have written, or as good; figures of one rank are listed, by line (`listed`: how many).
 - `wrong`: an error in the converted script, by reading: silently, or one that ends the run. Each has a note.
@@ -72,6 +74,8 @@ def section() -> str:
         commit=by_set(data["judged_at"]),
         run=sum(bool(row["run"]) for row in rows),
         later=sum(bool(row["later"]) for row in rows),
+        again=data["read_again"]["scripts"],
+        again_at=data["read_again"]["commit"],
         now_at=by_set(data["converted_at"]),
         now=", ".join(f"{number} {words}" for words, number in Counter(row["now"] for row in rows).most_common()),
         counts="\n\n".join(counts(name, [row for row in rows if row["set"] == name]) for name in SETS),
