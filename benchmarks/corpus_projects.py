@@ -43,8 +43,8 @@ SECTION = """\
 {scripts} scripts of {repositories} public repositories, none of them in the table above, converted (`retrofit convert`,
 which reads only) at commit {commit}.
 The outcome was judged by reading the script and the whole diff. The {run} scripts of the first table below were run,
-too, by `benchmarks/corpus.py` or by hand, on tiny made-up data. The others were only read. `now` is what the command says at commit
-{now_at}:
+too, by `benchmarks/corpus.py` or by hand, on tiny made-up data. The others were only read. `now` is what the command
+says at commit {now_at}:
 {now}. `read again` is a second
 judgement, by reading, at that commit, of {later} scripts that had not been right; {again} of them were read once more,
 and converted, up to commit {again_at}.

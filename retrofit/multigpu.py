@@ -4171,7 +4171,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         named = (*all_named_parameters(module), *nn.Module.named_buffers(module))
         sparse = [name for name, part in named if part.layout != torch.strided and not part.requires_grad]
         ignored = {*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *sparse}  # DDP cannot broadcast these
-        module.__dict__.update(_ddp_params_and_buffers_to_ignore=ignored)
+        module.__dict__.update({"_ddp_params_and_buffers_to_ignore": ignored} if sparse else {})
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
         self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)
@@ -4697,4 +4697,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 4fc7090858edcfb1b814c6f7d0943262d60e5ffbc8c410e397322838abc29c87
+# Unchanged while the text above has the SHA-256 84bb85dd6601a9ddf76fdbbf487984394ae6db0315b4f6b0b9e4e58f1be80022

@@ -84,17 +84,19 @@ def test_a_count_of_packed_words_is_listed(tmp_path: Path) -> None:
     assert [finding.message for finding in listed] == ["rank 0's share: count, is printed"]
 
 
+def test_a_generator_over_several_loaders_is_refused(tmp_path: Path) -> None:
+    drawn = "(batch for each in loaders for batch in each)"
+    assert conversion(tmp_path, HEAD + LOOP.format(drawn, "loss = model(x).pow(2).mean()")).refusals
+
+
 @pytest.mark.parametrize(
-    "drawn",
-    [
-        "itertools.chain(*loaders[:2])",
-        "(batch for each in loaders for batch in each)",
-        "itertools.chain(*{0: loaders[0], 1: loaders[1]}.values())",
-    ],
+    "drawn", ["itertools.chain(*loaders[:2])", "itertools.chain(*{0: loaders[0], 1: loaders[1]}.values())"]
 )
-def test_several_loaders_that_are_drawn_from_together_are_refused(tmp_path: Path, drawn: str) -> None:
-    result = conversion(tmp_path, HEAD + LOOP.format(drawn, "loss = model(x).pow(2).mean()"))
-    assert result.refusals
+def test_loaders_that_are_drawn_one_after_the_other_are_each_sharded(tmp_path: Path, drawn: str) -> None:
+    lines = converted(tmp_path, HEAD + LOOP.format(drawn, "loss = model(x).pow(2).mean()"))
+    made = "loaders = [rd.distribute_loader(DataLoader(TensorDataset(words, words.flip(0)), 4)) for _ in range(2)]"
+    of_both = "{0: rd.distribute_loader(loaders[0]), 1: rd.distribute_loader(loaders[1])}"
+    assert made in lines or any(of_both in line for line in lines)
 
 
 def test_a_list_of_batches_that_is_shuffled_in_its_place_is_sharded_in_the_loop(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
         if own:
             return owner, own[-1:]
         bindings = outside
-    if any((binding.elsewhere or owner) is not scope for binding in bindings):
+    is_made_up = name not in scope.source.parents  # of a text that is parsed on its own
+    if is_made_up or any((binding.elsewhere or owner) is not scope for binding in bindings):
         return owner, bindings
     statement = scope.source.statement(name)
     around = {statement, *scope.source.ancestors(statement)}

@@ -71,7 +71,7 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
         named = (*all_named_parameters(module), *nn.Module.named_buffers(module))
         sparse = [name for name, part in named if part.layout != torch.strided and not part.requires_grad]
         ignored = {*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *sparse}  # DDP cannot broadcast these
-        module.__dict__.update(_ddp_params_and_buffers_to_ignore=ignored)
+        module.__dict__.update({"_ddp_params_and_buffers_to_ignore": ignored} if sparse else {})
         own = {id(parameter) for name, parameter in all_named_parameters(module) if name in ignored}
         sync = GradientSync([p for p in all_parameters(module) if id(p) not in own], _num_passes(module, ddp_options))
         self.__dict__.update(_gradient_sync=sync, _ddp_options=ddp_options, _comm_hook=None, _has_own_hook=False)

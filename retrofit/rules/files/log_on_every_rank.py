@@ -90,6 +90,8 @@ PRINT_IMPORT = "from {runtime} import print_main as print"
 
 def find(project: Project) -> Iterator[Finding]:
     quiet = set(project.sources) if _replaces_print(project) else set()
+    if project.distribution.is_by_hand:  # what others print while they are set up is left alone
+        quiet |= set(project.sources) - {project.entry, *(scope.source for _, scope in project.in_loops)}
     # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
     looping = {node for node, _ in project.in_loops}
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}

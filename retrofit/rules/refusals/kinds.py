@@ -326,6 +326,7 @@ WITHOUT_LINES = {
     "no-training": "another script is to be named.",
     "name-taken": "a name of the script is to be changed.",
     "stream": "the refusal names the two settings of webdataset, with the number of steps that you know.",
+    "steps-in-batch": "the refusal says what to do: a DataLoader that gives one entry at a time.",
     "search": "the search is to start the script, as a command: its own settings say how.",
 }
 

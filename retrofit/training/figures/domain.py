@@ -20,6 +20,7 @@ from retrofit.training.torch_api.files import SAVES_ITSELF
 from retrofit.training.torch_api.modules import HOOKING, SYNC_BATCHNORM, WRAPPERS
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
+    OF_BATCH_IN_HAND,
     OWN_BATCH_SIZES,
     OWN_SAMPLES,
     RANK_SHARE,
@@ -347,7 +348,7 @@ class TorchDomain:
 
     def result(self, call: ast.Call, scope: Scope) -> Flow | None:
         names = self.analysis.called(call, scope)
-        if names & ({RANK_SHARE} | OWN_BATCH_SIZES):
+        if names & {RANK_SHARE, *OF_BATCH_IN_HAND}:
             return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
         if names & OWN_SAMPLES:
             return Flow(HELD_ROWS if call in self.project.draws.sequences else BATCH)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the draws that the loss of a batch is computed from, and that are not one for each of its samples."""
+    if project.distribution.is_by_hand:
+        return  # what each rank is to draw is written there
     seen: set[ast.AST] = set()
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or node in seen:

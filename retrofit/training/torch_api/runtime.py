@@ -44,7 +44,8 @@ WHOLE_BATCHES = f"{RUNTIME}.whole_batches"  # of a generator that takes a rank's
 BATCH_OF_RANKS = f"{RUNTIME}.batch_of_ranks"
 DRAW_TOGETHER = f"{RUNTIME}.draw_together"  # runs a function
 SET_EPOCH = f"{RUNTIME}.set_epoch"
-OWN_BATCH_SIZES = _of_runtime("own_batch_size", "micro_batch")  # a rank's part of a batch size
+OF_BATCH_IN_HAND = _of_runtime("own_batch_size")  # the samples that a rank has in the batch that it took last
+OWN_BATCH_SIZES = OF_BATCH_IN_HAND | _of_runtime("micro_batch")  # a rank's part of a batch size
 RANK_SHARE = f"{RUNTIME}.rank_share"  # of a number of elements: DDP makes a mean over all ranks of what it divides
 
 # Random numbers: the same on all ranks, then apart.
