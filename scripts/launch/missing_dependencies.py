@@ -26,5 +26,5 @@ def check_dependencies(script: str) -> None:
     else:
         remedy = f"`bash {ROOT}/train_torchrun.sh`, which installs what is missing, or `{install_command(REFERENCE)}`"
     lacking = f"{', '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed for {sys.executable}"
-    sys.stderr.write(f"{script}: error: {lacking}; run {remedy}\n")
+    print(f"{script}: error: {lacking}; run {remedy}", file=sys.stderr)
     sys.exit(2)

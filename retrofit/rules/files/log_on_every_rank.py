@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.edits import Edit, add_argument, call_through, surround
+from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
+from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -118,6 +119,8 @@ def find(project: Project) -> Iterator[Finding]:
         elif output.kind == BAR and (edits := _hidden_bar(project, output)):
             yield found(RULE, source, output.call, "a progress bar per process", edits)
         elif output.kind == PRINT and source not in quiet and output.call in printing:
+            if _says_why_it_ends(project, output):
+                continue  # an error, which each process may say
             quiet.add(source)
             yield found(
                 RULE,
@@ -179,6 +182,15 @@ def _tells_rank(project: Project, output: Output) -> bool:
     given = [*output.call.args, *(keyword.value for keyword in output.call.keywords)]
     is_distributed = bool(project.distribution.joins)  # in other scripts a rank is one of something else
     return is_distributed and any(mentions_rank(project.analysis, part, output.scope) for part in given)
+
+
+def _says_why_it_ends(project: Project, output: Output) -> bool:
+    """Return whether the next statement ends the process: print(error, file=sys.stderr), sys.exit(2)."""
+    statement = output.scope.source.statement(output.call)
+    block = block_of(output.scope.source, statement)
+    following = block[block.index(statement) + 1 :][:1]
+    calls = (part.value for part in following if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call))
+    return any(project.analysis.called(call, output.scope) & EXITS for call in calls)
 
 
 def _replaces_print(project: Project) -> bool:
