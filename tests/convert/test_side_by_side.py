@@ -103,6 +103,12 @@ def test_sequences_that_are_read_elsewhere_too_are_refused(read: str, tmp_path: 
     assert any("of which each process would have a part" in finding.refusal for finding in result.refusals)
 
 
+def test_sequences_that_are_handed_on_by_name_are_read_elsewhere_too(tmp_path: Path) -> None:
+    script = MODEL + COLUMNS.replace("x, y = cut(source, start)", "x, y = cut(start=start, source=source)")
+    result = conversion(tmp_path, script.replace("evaluate(valid_text)", "evaluate(source=train_text)"))
+    assert any("of which each process would have a part" in finding.refusal for finding in result.refusals)
+
+
 def test_a_state_that_is_carried_along_the_sequences_is_refused(tmp_path: Path) -> None:
     script = (MODEL + COLUMNS).replace("model(x)", "model(x)[0]")
     script = script.replace("return self.head(self.embedding(x))", "return self.head(self.embedding(x)), x")

@@ -96,13 +96,14 @@ def read_elsewhere(
     analysis: Analysis, cut: ast.Subscript, scope: Scope, laid: ast.expr, followed: Collection[ast.AST]
 ) -> str:
     """Return why laid out data are not the training's alone: other lines take their batches from there."""
-    calls = [(node, where) for node, where in call_chains(analysis, cut, scope) if isinstance(node, ast.Call)]
-    reads: list[tuple[ast.expr, list[Origin]]] = []
-    reads += [(node, [Origin(value, where) for value in node.args]) for node, where in calls]
-    given = [(node, list(origins(analysis, values))) for node, values in reads if node not in followed]
+    reads: list[tuple[ast.expr, Iterator[Origin]]] = []
+    for call, where in call_chains(analysis, cut, scope):
+        if isinstance(call, ast.Call) and call not in followed:
+            given = (*call.args, *(keyword.value for keyword in call.keywords))
+            reads.append((call, origins(analysis, [Origin(value, where) for value in given])))
     others = [(node, where) for node, where in _other_cuts(analysis) if node not in followed]
-    given += [(node, list(origins(analysis, [Origin(node.value, where)], _not_of_calls))) for node, where in others]
-    for node, found in given:
+    reads += [(node, origins(analysis, [Origin(node.value, where)], _not_of_calls)) for node, where in others]
+    for node, found in reads:
         if any(part.node is laid for part in found):
             return f"{ast.unparse(node)} reads what {ast.unparse(laid)} gives, of which each process would have a part"
     return ""
