@@ -24,10 +24,10 @@ def made_before(analysis: Analysis, node: ast.expr, scope: Scope) -> ast.Call | 
     """Return the call that a name is bound to in its function: `bar = tqdm(loader)`, `with tqdm(loader) as bar`."""
     if not isinstance(node, ast.Name):
         return None
-    made = [binding.value for binding in scope.bindings.get(node.id, []) if binding.value is not None]
-    only = made[0] if len(made) == 1 else None
-    if not isinstance(only, ast.Call):
-        return None
+    made = [binding for binding in scope.bindings.get(node.id, []) if binding.value is not None]
+    only = made[0].value if len(made) == 1 else None
+    if not isinstance(only, ast.Call) or made[0].kind not in ("value", "enter") or made[0].path:
+        return None  # `batch` of `for step, batch in enumerate(loader)` is not what that hands on
     return only if handed_on(analysis, only, scope) is not None or repeats(analysis, only, scope) else None
 
 
