@@ -41,6 +41,7 @@ STEP = """\
 REFUSED = {
     "a list of batches": "for batches in loader:\n    for x, y in batches:\n" + STEP,
     "numbered": "for n, batches in enumerate(tqdm(loader)):\n    for m, (x, y) in enumerate(batches):\n" + STEP,
+    "bar in a variable": "for n, batches in enumerate(loader):\n    bar = tqdm(batches)\n    for x, y in bar:\n" + STEP,
     "in a function": "for batches in loader:\n    for x, y in batches:\n" + STEP.replace("optimizer.step()", "step()"),
 }
 CONVERTED = {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
-from retrofit.training.torch_api.data import SAME_ELEMENTS
 
+from ..data.batches import layers
 from ..model.gradients import takes_step
 
 if TYPE_CHECKING:
@@ -26,17 +26,10 @@ def steps_in_batches(project: Project) -> Iterator[tuple[ast.For, ast.Name, Scop
         for (inner, frame), (outer, around) in zip(path.loops, path.loops[1:]):
             if frame is not around or not isinstance(inner, ast.For) or not isinstance(outer, ast.For):
                 continue
-            entries = _gone_through(project, inner.iter, frame.scope)
+            entries = layers(project.analysis, inner.iter, frame.scope)[-1]
             is_batch = isinstance(entries, ast.Name) and entries.id in _batch_names(outer)
             if is_batch and not drawn.isdisjoint(walk(outer.iter)) and takes_step(project.analysis, inner, frame.scope):
                 yield inner, entries, frame.scope  # type: ignore[misc]
-
-
-def _gone_through(project: Project, node: ast.expr, scope: Scope) -> ast.expr:
-    """Return what is inside enumerate and progress bars."""
-    while isinstance(node, ast.Call) and node.args and project.analysis.called(node, scope) & SAME_ELEMENTS:
-        node = node.args[0]
-    return node
 
 
 def _batch_names(loop: ast.For) -> set[str]:
