@@ -88,11 +88,8 @@ def _is_moved_on(analysis: Analysis, node: ast.expr, binding: Binding, scope: Sc
     """Return whether a variable is set to what is computed from it: `start = end`, end = start + size."""
     if binding.kind != "value" or binding.value is None or binding.path:
         return False
-    own, parts = (
-        ast.dump(ast.parse(ast.unparse(node), mode="eval").body),
-        list(_arithmetic(analysis, [(binding.value, scope)])),
-    )
-    is_own = any(ast.dump(ast.parse(ast.unparse(part), mode="eval").body) == own for part, _ in parts)
+    own, parts = ast.unparse(node), list(_arithmetic(analysis, [(binding.value, scope)]))
+    is_own = any(ast.unparse(part) == own for part, _ in parts)
     return is_own and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) for part, _ in parts)
 
 
