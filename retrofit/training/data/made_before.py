@@ -14,7 +14,7 @@ from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
-from retrofit.training.torch_api.modules import PARAMETER_CLASSES
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES, REGISTER_BUFFER
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
 REPEATED = VIEWS | REPEATS | {"repeat", "repeat_interleave", "tile"}
-BUFFER = "register_buffer"
 NUMBERED = frozenset({"range"})  # [... for _ in range(batch_size)]
 
 
@@ -70,7 +69,7 @@ def _makes_rows(node: ast.AST) -> bool:
 def _keeps_state(analysis: Analysis, scope: Scope) -> bool:
     """Return whether a method registers buffers or parameters, whose shape a checkpoint has."""
     calls = [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
-    return any(last_name(call) == BUFFER or analysis.called(call, scope) & PARAMETER_CLASSES for call in calls)
+    return any(last_name(call) == REGISTER_BUFFER or analysis.called(call, scope) & PARAMETER_CLASSES for call in calls)
 
 
 def _is_of_criterion(project: Project, scope: Scope) -> bool:
