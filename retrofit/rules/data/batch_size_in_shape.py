@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import last_name
+from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.edits import Edit, surround
-from retrofit.analysis.flow.calls.parameters import given_for, given_parameters
+from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.rules.catalog import CATALOG
