@@ -360,11 +360,12 @@ def _equals_text(test: ast.expr) -> tuple[str, str] | None:
     return None
 
 
-def _frame(scope: Scope, node: ast.AST) -> Frame:
-    loops = []
-    for outer in scope.source.ancestors(node):
-        if outer is scope.node:
-            break
+def loops_around(scope: Scope, node: ast.AST) -> Iterator[LoopNode]:
+    """Yield the loops around a node in its function, the innermost one first."""
+    for outer in itertools.takewhile(lambda outer: outer is not scope.node, scope.source.ancestors(node)):
         if isinstance(outer, LOOPS):
-            loops.append(outer)
-    return Frame(scope, node, tuple(loops))
+            yield outer
+
+
+def _frame(scope: Scope, node: ast.AST) -> Frame:
+    return Frame(scope, node, tuple(loops_around(scope, node)))

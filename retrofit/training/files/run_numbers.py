@@ -22,7 +22,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalClass
 from retrofit.training.torch_api.files import LISTS, LISTS_METHODS, LOADS_STATE, PATH_FIRST, PATH_POSITIONS
 
-from ..loops import LOOPS, LoopNode
+from ..loops import LOOPS, LoopNode, loops_around
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE, Output
 
@@ -98,7 +98,7 @@ class _Search:
         levels = self._levels(scope, clean)
         nodes = [node for node in own_nodes(scope.node) if isinstance(node, (ast.Assign, ast.AnnAssign, *LOOPS))]
         for node in nodes:
-            if _is_in_loop(node, scope):
+            if any(loops_around(scope, node)):
                 continue
             if isinstance(node, LOOPS):
                 later = loaded_names(other for other in own_nodes(scope.node) if _is_after(other, node))
@@ -262,15 +262,6 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> set[str]:
 
 def _has(node: ast.AST, names: Collection[str]) -> bool:
     return any(_key(part) in names for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
-
-
-def _is_in_loop(node: ast.AST, scope: Scope) -> bool:
-    for outer in scope.source.ancestors(node):
-        if outer is scope.node:
-            return False
-        if isinstance(outer, LOOPS):
-            return True
-    return False
 
 
 def _is_after(node: ast.AST, loop: LoopNode) -> bool:

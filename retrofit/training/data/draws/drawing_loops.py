@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.calls.graph import nearest_on_paths
@@ -12,7 +11,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import OWN_SAMPLES
 
-from ...loops import LOOPS
+from ...loops import loops_around
 from .whole import is_whole
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ def drawing_loops(project: Project) -> set[ast.AST]:
     def loop_of(node: ast.AST, scope: Scope) -> ast.AST | None:
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in own_nodes(scope.node)):
             return None  # a generator's batches are used in the loop that it is called for
-        inside = itertools.takewhile(lambda outer: outer is not scope.node, scope.source.ancestors(node))
-        loop = next((outer for outer in inside if isinstance(outer, LOOPS)), None)
+        loop = next(loops_around(scope, node), None)
         return None if isinstance(loop, ast.For) and is_whole(project.analysis, loop.iter, scope) else loop
 
     if not project.draws.split:

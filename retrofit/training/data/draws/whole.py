@@ -16,7 +16,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
 
-from ...loops import LOOPS, Frame, Path, calls_without_training
+from ...loops import Frame, Path, calls_without_training, loops_around
 from ...model.gradients import enters_evaluation
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def kept_whole(
     Then the other calls, next to which a size of the batch is read that may be the training's.
     """
     calls = dict(_evaluated_in_part(project, drawn, followed))
-    loops = {_around(*place) for place in calls.items()}
+    loops = {next(loops_around(scope, call), None) for call, scope in calls.items()}
     training = {loop for path in project.paths for loop, _ in path.loops}
     kept, mixed = {}, set()
     for node, draw in batches.items():
@@ -90,7 +90,7 @@ def _evaluated_in_part(
             functions = project.analysis.functions_called(call, scope)
             if not known.isdisjoint(part for function in functions for part in own_nodes(function.node)):
                 known.add(call)
-            elif _around(call, scope) not in {None, *training}:
+            elif next(loops_around(scope, call), None) not in {None, *training}:
                 known.add(call)
                 yield call, scope
 
@@ -138,13 +138,3 @@ def _drawn_by_next(analysis: Analysis, made: ast.Call) -> Iterator[Frame]:
     for node, scope in calls_named(analysis, {"next"}):
         if node.args and any(part.node is made for part in origins(analysis, [Origin(node.args[0], scope)])):
             yield Frame(scope, node, ())
-
-
-def _around(call: ast.AST, scope: Scope) -> ast.AST | None:
-    """Return the innermost loop around a call in its function."""
-    for outer in scope.source.ancestors(call):
-        if outer is scope.node:
-            return None
-        if isinstance(outer, LOOPS):
-            return outer
-    return None
