@@ -28,15 +28,13 @@ class Containers:
         exact = self.written(base, key) if isinstance(key, (int, str)) else []
         if exact:
             return frozenset().union(*(self._analysis.evaluate(part, scope) for part, scope in exact))
-        if isinstance(base, Result) and self._called_pairs(base):
-            return self._union([value for _, value in self._called_pairs(base)], base.scope)
+        if isinstance(base, (Display, Result)) and (pairs := self._pairs(base)):
+            return self._union([value for _, value in pairs], base.scope)
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope
         if isinstance(node, (ast.Tuple, ast.List)):
             return self._union(node.elts, scope)
-        if isinstance(node, ast.Dict):
-            return self._union([value for _, value in self._pairs(node, scope)], scope)
         if isinstance(node, ast.DictComp):
             return self._analysis.evaluate(node.value, scope)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
@@ -45,28 +43,26 @@ class Containers:
 
     def written(self, base: Value, key: int | str) -> list[tuple[ast.expr, Scope]]:
         """Return the expressions that are written down for an entry of a container, and the scope they are in."""
+        if not isinstance(base, (Display, Result)):
+            return []
+        node = base.node if isinstance(base, Display) else base.call
+        if isinstance(node, (ast.Tuple, ast.List)):
+            is_there = isinstance(key, int) and -len(node.elts) <= key < len(node.elts)
+            return [(node.elts[key], base.scope)] if is_there else []  # type: ignore[index]
+        return [(value, base.scope) for name, value in self._pairs(base) if _literal(name) == key]
+
+    def _pairs(self, base: Display | Result) -> list[tuple[ast.expr | None, ast.expr]]:
+        """Return the keys and values of {"name": value}, dict(name=value) or OrderedDict(), also those of later.
+
+        The key of `**others` is None.
+        """
         if isinstance(base, Result):
-            return [(value, base.scope) for name, value in self._called_pairs(base) if _literal(name) == key]
-        if not isinstance(base, Display):
-            return []
-        node, parts = base.node, []
-        if isinstance(node, (ast.Tuple, ast.List)) and isinstance(key, int) and -len(node.elts) <= key < len(node.elts):
-            parts = [node.elts[key]]
-        elif isinstance(node, ast.Dict):
-            pairs = self._pairs(node, base.scope)
-            parts = [value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key]
-        return [(part, base.scope) for part in parts]
-
-    def _pairs(self, node: ast.Dict, scope: Scope) -> list[tuple[ast.expr | None, ast.expr]]:
-        """Return the keys and values of a dict, also those that it gets later."""
-        return [*zip(node.keys, node.values), *self._later(node, scope)]
-
-    def _called_pairs(self, base: Result) -> list[tuple[ast.expr | None, ast.expr]]:
-        """Return the keys and values of `dict(name=value)` or `OrderedDict()`, also those that it gets later."""
-        if base.builder not in CALLED_DICTS or (base.call.args and base.builder != "collections.defaultdict"):
-            return []
-        given = [(ast.Constant(keyword.arg), keyword.value) for keyword in base.call.keywords if keyword.arg]
-        return [*given, *self._later(base.call, base.scope)]
+            if base.builder not in CALLED_DICTS or (base.call.args and base.builder != "collections.defaultdict"):
+                return []
+            given = [(ast.Constant(part.arg) if part.arg else None, part.value) for part in base.call.keywords]
+            return [*given, *self._later(base.call, base.scope)]
+        node = base.node
+        return [*zip(node.keys, node.values), *self._later(node, base.scope)] if isinstance(node, ast.Dict) else []
 
     def _later(self, node: ast.Dict | ast.Call, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
         """Return the keys and values that a dict gets later, by its name or as an attribute of a class."""
