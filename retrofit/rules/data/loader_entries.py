@@ -26,11 +26,11 @@ def trained_entries(analysis: Analysis, loader: Loader, loaders: list[Loader]) -
 
     Nor are they returned where an evaluation draws from one of them.
     """
-    found = dict.fromkeys(place for use in loader.uses for place in _entries(analysis, use))
-    is_seen = all(list(_entries(analysis, use)) for use in loader.uses)
+    of_uses = [list(_entries(analysis, use)) for use in loader.uses]
+    found = dict.fromkeys(place for places in of_uses for place in places)
     others = [use for other in loaders for use in other.uses if use.role == EVALUATION]
     shared = {place for use in others for place in _entries(analysis, use)}
-    return list(found) if is_seen and shared.isdisjoint(found) else []
+    return list(found) if all(of_uses) and shared.isdisjoint(found) else []
 
 
 def are_split(analysis: Analysis, loader: Loader) -> bool:
