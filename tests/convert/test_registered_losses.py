@@ -248,3 +248,10 @@ def test_a_call_runs_the_criteria_that_take_its_arguments(tmp_path: Path) -> Non
     text = START + CHOSEN + END.replace("criterion(model(x), y)", "criterion(model(x).view(len(x), 2, -1))")
     gathered = "criterion(rd.loss.batch_rows(model(x).view(len(x), 2, -1))).backward()"
     assert gathered in converted(tmp_path, text)
+
+
+@pytest.mark.parametrize("table", ['{**sums, "mean": nn.MSELoss()}', "dict(**sums, mean=nn.MSELoss())"])
+def test_a_loss_that_one_table_has_from_another_is_found(table: str, tmp_path: Path) -> None:
+    """It is a sum, unlike the loss that is written in the table itself."""
+    tables = f'sums = {{"sum": nn.CrossEntropyLoss(reduction="sum")}}\nlosses = {table}\ncriterion = losses["sum"]\n'
+    assert "rd.loss.sum_loss(criterion(model(x), y)).backward()" in converted(tmp_path, START + tables + END)

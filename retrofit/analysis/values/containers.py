@@ -49,7 +49,11 @@ class Containers:
         if isinstance(node, (ast.Tuple, ast.List)):
             is_there = isinstance(key, int) and -len(node.elts) <= key < len(node.elts)
             return [(node.elts[key], base.scope)] if is_there else []  # type: ignore[index]
-        return [(value, base.scope) for name, value in self._pairs(base) if _literal(name) == key]
+        pairs = self._pairs(base)
+        found = [(value, base.scope) for name, value in pairs if _literal(name) == key]
+        if found or not isinstance(key, str):
+            return found
+        return [place for name, part in pairs if name is None for place in self.places(part, base.scope, key)]
 
     def _pairs(self, base: Display | Result) -> list[tuple[ast.expr | None, ast.expr]]:
         """Return the keys and values of {"name": value}, dict(name=value) or OrderedDict(), also those of later.
@@ -125,10 +129,7 @@ class Containers:
     def _iterated(self, value: Value) -> Values:
         """Return what an iteration gives: of a dict, its keys."""
         if isinstance(value, Display) and isinstance(value.node, ast.Dict):
-            names = [
-                name for name, _ in (*zip(value.node.keys, value.node.values), *self._later(value.node, value.scope))
-            ]
-            return self._union([name for name in names if name is not None], value.scope)
+            return self._union([name for name, _ in self._pairs(value) if name is not None], value.scope)
         if isinstance(value, Display) and isinstance(value.node, ast.DictComp):
             return self._analysis.evaluate(value.node.key, value.scope)
         return self.entry(value, None)
