@@ -263,3 +263,11 @@ def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]
         else:
             inner = [*children(node)]
         waiting.extend(reversed(inner))
+
+
+def is_imported(node: ast.AST, scope: Scope) -> bool:
+    """Return whether an expression is an imported name, or a part of what it names: `os`, `os.path`, `os.path.join`."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    _, bindings = (scope.find(node.id) if isinstance(node, ast.Name) else None) or (scope, [])
+    return bool(bindings) and all(binding.kind == "import" for binding in bindings)

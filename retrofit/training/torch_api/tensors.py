@@ -98,6 +98,11 @@ COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_
 # Entries by their order among all.
 SORTS_ALL = frozenset({"median", "nanmedian", "quantile", "nanquantile", "unique"})  # where no axis is given
 SORTS = SORTS_ALL | {"sort", "argsort", "topk", "kthvalue", "mode", "cumsum"}
+# How many arguments other functions along an axis have between the tensor and the axis, where they have some.
+BEFORE_AXIS = {
+    **dict.fromkeys(NORMS | {"topk", "kthvalue", "quantile", "nanquantile", "normalize"}, 1),
+    "dist": 2,
+}
 # Several tensors as one.
 JOINS = frozenset({"stack", "cat", "concat", "concatenate", "hstack", "vstack"})
 SUMS_OF_SEVERAL = frozenset({"sum", "fsum"})  # Python's

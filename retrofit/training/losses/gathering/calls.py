@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.sources import IN_ORDER
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import SEQUENCE_FIRST
 from retrofit.training.torch_api.tensors import (
+    BEFORE_AXIS,
     CLAMPS,
     COMPARISONS,
     CONVERTS,
@@ -25,7 +26,6 @@ from retrofit.training.torch_api.tensors import (
     MASK_CASTS,
     NEW,
     NONLINEAR,
-    NORMS,
     PRODUCT_METHODS,
     PRODUCTS,
     READS,
@@ -70,7 +70,6 @@ OF_ENTRIES = (ENTRYWISE | COMPARISONS | NONLINEAR | CLAMPS | REPEATS | SAME) - J
 REORDERING = JOINS | {"repeat", "repeat_interleave", "tile"}
 # Functions along an axis, with the axis where none is given; the rest is along all of them.
 ALONG = REDUCTIONS | SORTS | {"softmax", "log_softmax", "normalize", "cumsum", "argmax", "argmin", "amax", "amin"}
-ORDER_FIRST = NORMS | {"topk", "normalize", "quantile"}  # functions with another argument before the axis
 DEFAULT_AXES = {"normalize": 1, "sort": -1, "argsort": -1, "topk": -1, "softmax": 1, "log_softmax": 1}
 RANDOM = DRAWN | {"multinomial", "bernoulli", "sample", "choice", "shuffle", "permutation"}
 NOISE = frozenset({"rand", "randn", "normal", "uniform"})  # numbers, and no indices of samples
@@ -135,16 +134,8 @@ class CallValues:
 
     def _receiver(self, node: ast.Call, scope: Scope) -> ast.expr | None:
         """Return the object whose method is called: not a module, and not an object of which the function is a part."""
-        if not isinstance(node.func, ast.Attribute):
-            return None
-        root: ast.expr = node.func
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if isinstance(root, ast.Name):
-            _, bindings = scope.find(root.id) or (scope, [])
-            if bindings and all(binding.kind == "import" for binding in bindings):
-                return None
-        return node.func.value
+        is_method = isinstance(node.func, ast.Attribute) and not is_imported(node.func, scope)
+        return node.func.value if is_method else None  # type: ignore[attr-defined]
 
     # Functions of the project, models.
 
@@ -243,7 +234,7 @@ class CallValues:
                 else other(name)
             )
         if name in ALONG:
-            own = self._axis(node, rest[1:] if name in ORDER_FIRST else rest, scope)
+            own = self._axis(node, rest[BEFORE_AXIS.get(name, 0) :], scope)
             axis = axis_number(own, default=DEFAULT_AXES.get(name, 0))
             return rows if axis is not None and (axis > 0 or axis == -1) else other("rows of samples become one")
         if name in READS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, is_followed, origins, sources
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE
 from retrofit.training.torch_api.tensors import (
     CONVERTS,
@@ -63,13 +63,8 @@ def _is_function(project: Project, origin: Origin) -> bool:
     call = origin.scope.source.parents.get(origin.node)
     if not isinstance(call, ast.Call) or call.func is not origin.node:
         return False
-    root: ast.AST = origin.node
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    _, bindings = (origin.scope.find(root.id) if isinstance(root, ast.Name) else None) or (None, [])
-    is_imported = bool(bindings) and all(binding.kind == "import" for binding in bindings)
     is_own = bool(project.analysis.functions_called(call, origin.scope))
-    return isinstance(origin.node, ast.Name) or is_imported or is_own
+    return isinstance(origin.node, ast.Name) or is_imported(origin.node, origin.scope) or is_own
 
 
 def _tells_size(node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.keys import Key, Keys
 from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import Result
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
@@ -24,6 +24,7 @@ from retrofit.training.torch_api.runtime import (
 )
 from retrofit.training.torch_api.tensors import (
     ALONG_AXIS,
+    BEFORE_AXIS,
     COUNTS,
     DRAWN,
     DRAWN_LIKE,
@@ -32,7 +33,6 @@ from retrofit.training.torch_api.tensors import (
     FILLED_LIKE,
     JOINS,
     NEW,
-    NORMS,
     OPERATORS,
     REPEATS,
     SAME_ARRAY,
@@ -62,10 +62,6 @@ if TYPE_CHECKING:
 JOINING = JOINS | SUMS_OF_SEVERAL | {"tensor_split"}
 SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squeeze", "neg", "as_tensor"}
 MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
-BEFORE_AXIS = {  # how many arguments are between the tensor and the axis
-    **dict.fromkeys(NORMS | {"topk", "kthvalue", "quantile", "nanquantile"}, 1),
-    "dist": 2,
-}
 WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # made of their arguments, if they have some
 MEANS = (MEAN, "batchmean", COUNTED_MEAN)
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
@@ -327,16 +323,9 @@ class CallReader:
         if not isinstance(node.func, ast.Attribute):
             return None
         value = node.func.value
-        root = value
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if isinstance(root, ast.Name):
-            _, bindings = scope.find(root.id) or (scope, [])
-            if bindings and all(binding.kind == "import" for binding in bindings):
-                return None
-            if root.id == "self" and isinstance(value, ast.Name):
-                return None
-        return value if not (isinstance(value, ast.Call) and last_name(value) == "super") else None
+        is_own = isinstance(value, ast.Name) and value.id == "self"
+        is_of_base = isinstance(value, ast.Call) and last_name(value) == "super"
+        return None if is_own or is_of_base or is_imported(value, scope) else value
 
     def _module_of(self, node: ast.Call, scope: Scope) -> str:
         return next((name.partition(".")[0] for name in self.analysis.called(node, scope) if "." in name), "")

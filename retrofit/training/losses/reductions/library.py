@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
 from retrofit.training.torch_api.losses import COUNTS_TOKENS, LIBRARY_POSITIONS, LIBRARY_REDUCTIONS, SUM_BY_DEFAULT
@@ -70,7 +70,7 @@ def raised_norm(base: ast.expr, exponent: ast.expr, scope: Scope) -> ast.expr | 
     if not isinstance(call, ast.Call) or last_name(call) not in NORMS or not isinstance(exponent, ast.Constant):
         return None
     of_object = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-    given = [*(part for part in of_object if not _is_module(part, scope)), *call.args]
+    given = [*(part for part in of_object if not is_imported(part, scope)), *call.args]
     order = next((k.value for k in call.keywords if k.arg in ("p", "ord")), given[1] if len(given) > 1 else None)
     if not given or (order is not None and not isinstance(order, ast.Constant)):
         return None
@@ -94,11 +94,3 @@ def _assigned(node: ast.expr, scope: Scope) -> ast.expr:
     first = bindings[0] if len(bindings) == 1 and owner is scope else None
     is_one = first is not None and first.kind == "value" and not first.path and first.value is not None
     return first.value if is_one else node  # type: ignore[union-attr, return-value]
-
-
-def _is_module(node: ast.expr, scope: Scope) -> bool:
-    """Return whether this is torch or torch.linalg, of which a function is called with the tensor."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    _, bindings = (scope.find(node.id) or (scope, [])) if isinstance(node, ast.Name) else (scope, [])
-    return bool(bindings) and all(binding.kind == "import" for binding in bindings)
