@@ -5,22 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround
-from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.distributed.ranks.own_clocks import is_by_own_clock
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.steps.shared_branches import concerns_all, leaves_or_trains
-from retrofit.training.torch_api.files import OWN_CLOCKS
-from retrofit.training.torch_api.runtime import FROM_MAIN
 
 RULE = CATALOG["RF408"]
-OF_DURATIONS = frozenset({"int", "float", "round", "abs", "min", "max", "total_seconds"})
-UNITS = frozenset({"seconds", "days", "microseconds"})  # of a datetime.timedelta
 INVALID = [
     """\
 start = time.time()
@@ -111,9 +105,9 @@ def find(project: Project) -> Iterator[Finding]:
     loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
     tests = dict.fromkeys((*project.in_loops, *loops))
     for node, scope in tests:
-        if not isinstance(node, (ast.If, ast.While)) or not reads_clock(project, node.test, scope):
+        if not isinstance(node, (ast.If, ast.While)) or not is_by_own_clock(project.analysis, node.test, scope):
             continue
-        if is_agreed(project, node.test, scope) or runs_on_one(project.analysis, scope, node):
+        if runs_on_one(project.analysis, scope, node):
             continue
         is_even = _all_come_to(project, node, scope)
         if (node, scope) in loops or (concerns_all if is_even else leaves_or_trains)(project, node, scope):
@@ -127,40 +121,7 @@ def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bo
     earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and part.lineno < node.lineno)
     leaving = [part for part in earlier if any(isinstance(inner, ast.Return) for inner in part.body)]
     return project.batch_values.is_settled(node, scope) and not any(
-        project.batch_values.sources_of(part.test, scope)
-        or (reads_clock(project, part.test, scope) and not is_agreed(project, part.test, scope))
+        project.batch_values.sources_of(part.test, scope) or is_by_own_clock(project.analysis, part.test, scope)
         for part in leaving
         if part is not node
     )
-
-
-def reads_clock(project: Project, test: ast.expr, scope: Scope) -> bool:
-    """Return whether a test is computed from the time: through names, functions of the project and arithmetic."""
-    analysis = project.analysis
-
-    def parts(origin: Origin) -> list[Origin] | None:
-        node = origin.node
-        if isinstance(node, ast.AugAssign):
-            return [origin.to(node.value)]
-        if isinstance(node, ast.BinOp):
-            return [origin.to(node.left), origin.to(node.right)]
-        if isinstance(node, ast.Compare):
-            return [origin.to(part) for part in (node.left, *node.comparators)]
-        if isinstance(node, ast.UnaryOp):
-            return [origin.to(node.operand)]
-        if isinstance(node, ast.Attribute):
-            return [origin.to(node.value)] if node.attr in UNITS else []
-        if isinstance(node, ast.Call) and last_name(node) in OF_DURATIONS:
-            receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            return [origin.to(part) for part in (*receiver, *node.args)]
-        return None
-
-    return any(
-        isinstance(origin.node, ast.Call) and analysis.called(origin.node, origin.scope) & OWN_CLOCKS
-        for origin in origins(analysis, [Origin(test, scope)], parts)
-    )
-
-
-def is_agreed(project: Project, test: ast.expr, scope: Scope) -> bool:
-    calls = (part for part in walk(test) if isinstance(part, ast.Call))
-    return any(project.analysis.called(call, scope) & FROM_MAIN for call in calls)

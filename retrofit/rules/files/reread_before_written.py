@@ -11,12 +11,12 @@ from retrofit.analysis.flow.reachability import calls_within, reached_calls, rea
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.collectives.decided_by_own_clock import is_agreed, reads_clock
 from retrofit.rules.edits.main_first import has_group
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.workers import run_elsewhere
 from retrofit.training.distributed.ranks.even_places import is_come_to_by_all
+from retrofit.training.distributed.ranks.own_clocks import is_by_own_clock
 from retrofit.training.distributed.ranks.rank_guards import MAIN, side_of
 from retrofit.training.files.guards import runs_on_some
 from retrofit.training.files.outputs import SAVE, WRITE
@@ -106,9 +106,8 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
     met = seen | {statement for preparation in project.preparations for statement in preparation.statements}
 
     def is_alone(scope: Scope, node: ast.AST) -> bool:
-        if _is_left_to_main(project, scope, node):
-            return True
-        return scope in own or runs_on_some(analysis, scope, node) or not has_group(project, scope, node)
+        is_of_some = scope in own or runs_on_some(analysis, scope, node) or not has_group(project, scope, node)
+        return is_of_some or _is_left_to_main(project, scope, node)
 
     functions = dict.fromkeys(scope for _, scope in reached_nodes(analysis) if isinstance(scope.node, FUNCTIONS))
     rereads = Rereads(analysis, project.outputs, training, met, is_alone)
@@ -177,8 +176,8 @@ def _waits(project: Project, node: ast.AST, scope: Scope) -> bool:
 def _is_by_clock(project: Project, scope: Scope, place: ast.stmt) -> bool:
     """Return whether a process comes to a statement of a step by its own clock: a checkpoint every ten minutes."""
     tests = [outer.test for outer in scope.source.ancestors(place) if isinstance(outer, ast.If)]
-    own = [test for test in tests if reads_clock(project, test, scope) and not is_agreed(project, test, scope)]
-    return bool(own) and place in project.nodes_in_batches
+    is_own = any(is_by_own_clock(project.analysis, test, scope) for test in tests)
+    return is_own and place in project.nodes_in_batches
 
 
 def _outside_guarded(project: Project, source: Source, place: ast.stmt) -> ast.stmt:
