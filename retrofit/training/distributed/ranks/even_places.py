@@ -28,6 +28,7 @@ def is_come_to_by_all(project: Project, scope: Scope, node: ast.AST, place: ast.
 
 def _is_in_evaluation(project: Project, scope: Scope, node: ast.AST) -> bool:
     """Return whether a node is in a loop over batches of which the ranks may have different numbers."""
+    if node in project.nodes_in_batches:
+        return False
     loops = [outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.For)]
-    is_trained = any(node is part for part, _ in project.in_batches)
-    return not is_trained and any(loaders_in(project.analysis, loop.iter, scope) for loop in loops)
+    return any(loaders_in(project.analysis, loop.iter, scope) for loop in loops)
