@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
-from retrofit.training.distributed.ranks.rank_guards import side_of_test
+from retrofit.training.distributed.ranks.rank_guards import ends_program, side_of_test
 from retrofit.training.distributed.ranks.rank_texts import mentions_rank
 from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
@@ -189,8 +188,7 @@ def _says_why_it_ends(project: Project, output: Output) -> bool:
     statement = output.scope.source.statement(output.call)
     block = block_of(output.scope.source, statement)
     following = block[block.index(statement) + 1 :][:1]
-    calls = (part.value for part in following if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call))
-    return any(project.analysis.called(call, output.scope) & EXITS for call in calls)
+    return any(ends_program(project.analysis, part, output.scope) for part in following)
 
 
 def _replaces_print(project: Project) -> bool:
