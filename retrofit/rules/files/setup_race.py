@@ -122,16 +122,16 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     in_loops = {node for node, _ in project.in_loops}
     early = [output for output in project.outputs if output.call not in in_loops]
     asked = list(asked_per_process(project.analysis, early, known | in_loops))
-    in_steps = [place for place in asked_per_process(project.analysis, project.outputs, known) if place[0] in in_loops]
-    asked += [(call, scope) for call, scope in in_steps if is_come_to_by_all(project, scope, call)]
-    after = asked_per_process(project.analysis, project.outputs, known | in_loops)  # are there best weights to load?
-    asked += [place for place in after if place not in asked and _is_after_training(project, *place)]
+    later = [place for place in asked_per_process(project.analysis, project.outputs, known) if place not in asked]
+    for call, scope in later:  # of what the training makes: in its steps, and after it, to load the best weights
+        if (is_come_to_by_all if call in in_loops else _is_after_training)(project, scope, call):
+            asked.append((call, scope))
     deciding = asked_before(project.analysis, known, {call for call, _ in asked})
     asked += [place for place in deciding if place[0] not in in_loops or is_come_to_by_all(project, place[1], place[0])]
     return [(call, scope) for call, scope in asked if not runs_in_turn(project.analysis, scope, call, statements)]
 
 
-def _is_after_training(project: Project, call: ast.Call, scope: Scope) -> bool:
+def _is_after_training(project: Project, scope: Scope, call: ast.AST) -> bool:
     frames = (frame for path in project.paths for frame in path.frames if frame.scope is scope)
     return any(place_of(frame.node) < place_of(call) for frame in frames)
 
