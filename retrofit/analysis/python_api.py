@@ -17,13 +17,14 @@ TAKES = LOOKS_UP | LISTS_OBJECTS | {"popleft", "copy", "__getitem__"}
 # Functions that make a container of what another one holds, by their full names and by their own.
 MAPPINGS = frozenset({"dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict"})
 SEQUENCES = frozenset({"list", "tuple", "collections.deque"})
+SETS = frozenset({"set", "frozenset"})
 # Classes of objects with the attributes that they are given.
 NAMESPACES = frozenset({
     "types.SimpleNamespace", "argparse.Namespace", "munch.Munch", "easydict.EasyDict", "addict.Dict", "box.Box",
 })  # fmt: skip
 CONTAINERS = MAPPINGS | SEQUENCES | NAMESPACES | {"set", "sorted", "reversed"}
 # Functions that go through what they are given.
-GOES_THROUGH = SEQUENCES | {"set", "frozenset", "sorted", "sum", "max", "min", "any", "all", "map", "filter"}
+GOES_THROUGH = SEQUENCES | SETS | {"sorted", "sum", "max", "min", "any", "all", "map", "filter"}
 # The attributes of an object as a dict or a tuple: functions, and a method of named tuples.
 AS_CONTAINERS = frozenset({"dataclasses.asdict", "dataclasses.astuple"})
 AS_DICT = "_asdict"

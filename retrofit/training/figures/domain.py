@@ -299,7 +299,8 @@ class TorchDomain:
         if node in self.models:
             values = zip([*node.args, *(keyword.value for keyword in node.keywords)], given)
             counts = [(value, flow) for value, flow in values if is_carried_count(flow)]
-            self.show(node, scope, WEIGHS, counts) if counts else None
+            if counts:
+                self.show(node, scope, WEIGHS, counts)
         is_length = isinstance(node.func, ast.Name) and node.func.id == "len" and not are_sets(given)
         if is_length and counts_outputs(self.project, node, scope):
             return NONE
@@ -389,6 +390,3 @@ class TorchDomain:
 
     def decides(self, branch: list[ast.stmt], scope: Scope) -> bool:
         return decides(branch, scope, self.sinks, self.trained(scope))
-
-
-__all__ = ["TorchDomain"]

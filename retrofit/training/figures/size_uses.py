@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import Flow, Root, escaped
+from retrofit.analysis.python_api import SETS
 from retrofit.analysis.scopes import Scope
 
 from ..data.drawn import builders_of_value, loaders_in
@@ -15,8 +16,6 @@ from .kinds import BATCH_SIZE, SIZE
 
 if TYPE_CHECKING:
     from .. import Project
-
-SETS = frozenset({"set", "frozenset"})
 
 
 def is_changed(node: ast.expr, scope: Scope) -> bool:

@@ -8,12 +8,12 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.python_api import SETS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result
 from retrofit.training.torch_api.modules import CHILDREN, MODULES, PARAMETERS
 
-SETS = frozenset({"set", "frozenset"})
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference"})
 NO_ORDER = SETS | {"len", "sum", "min", "max", "any", "all", "isinstance"}
 NUMBERS = frozenset({"int", "range", "item", "float", "len", "ord", "bool", "arange", "randint", "randperm"})
