@@ -23,6 +23,7 @@ from retrofit.training.torch_api.runtime import ANSWER, ON_MAIN, PRINT_MAIN
 
 from ..data.workers import run_elsewhere
 from ..distributed.rank_ordered import runs_in_turn
+from ..loops import LOOPS
 from .guards import GUARDED_KINDS, runs_on_some
 from .missing_files import is_asking
 from .outputs import FOLDER, OPEN, PRINT, SAVE, STORE, TRACKER, WRITE, Output
@@ -31,7 +32,6 @@ from .own_names import expressions_around
 SHOWING = {PRINT_MAIN, ON_MAIN}
 MAKING = {FOLDER, OPEN, SAVE, STORE, TRACKER, WRITE}
 TESTS = (ast.If, ast.Assert, ast.IfExp)
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
 LEAVES = (ast.Return, ast.Continue, ast.Break)  # an error ends the others, too
 SETTING = (ast.Assign, ast.AnnAssign)
 Place = tuple[ast.Call, Scope]
