@@ -159,4 +159,4 @@ def test_an_iterator_of_a_library_that_the_options_hold_gives_its_batches_in_tur
 
 def test_options_that_are_set_to_one_of_two_are_not_known(tmp_path: Path) -> None:
     text = ITERATOR.replace("train(model, options)\n", "options.train = torch.rand(4, 3)\ntrain(model, options)\n")
-    assert conversion(tmp_path, text.replace("def torch", "def train")).refusals
+    assert conversion(tmp_path, text).refusals
