@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.additions_of import write_converted
 from convert.conversion import conversion
+from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
@@ -41,14 +41,14 @@ class Trainer:
             seen += self.loader.batch_size
             if x.size(0) < self.loader.batch_size:
                 short += 1
-            print(self.done(step), seen, loss.item())
+            print("shown", self.done(step), seen, loss.item())
         return seen, short
 
 
 trainer = Trainer(loader)
 for epoch in range(2):
     seen, short = trainer.run()
-    print("seen", seen, "short", short, "steps", len(loader.dataset) // loader.batch_size)
+    print("shown", seen, short, len(loader.dataset) // loader.batch_size)
 with open("settings.json", "w") as file:
     json.dump({"batch_size": loader.batch_size}, file)
 """
@@ -69,15 +69,6 @@ def test_a_size_of_a_loader_is_a_batch_size(edit: str, tmp_path: Path) -> None:
 
 
 def test_two_processes_show_and_save_what_one_does(tmp_path: Path, launcher: Launcher) -> None:
-    before, after = tmp_path / "before", tmp_path / "after"
-    before.mkdir()
-    after.mkdir()
-    (before / "train.py").write_text(SCRIPT)
-    write_converted(after, conversion(after, SCRIPT))
-    one = launcher.run(before, "train.py", [], world_size=1)
-    two = launcher.run(after, "train.py", [], world_size=2, RETROFIT_BATCH="global")
-    assert (one["statuses"], two["statuses"]) == ([0], [0, 0]), two["outputs"]
-    assert (before / "settings.json").read_text() == (after / "settings.json").read_text()
-    shown = [[line.split() for line in run["outputs"][0].splitlines() if "notice" not in line] for run in (one, two)]
-    numbers = [[float(word) for line in lines for word in line if word[0].isdigit()] for lines in shown]
-    assert numbers[1] == pytest.approx(numbers[0], rel=1e-4)
+    trains_as_one(tmp_path, SCRIPT, launcher, rel=1e-6)
+    settings = [(tmp_path / run / "settings.json").read_text() for run in ("original", "converted")]
+    assert settings[0] == settings[1]
