@@ -2048,16 +2048,9 @@ MOST_WRAPPERS = 4  # around one DataLoader
 
 
 def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
-    """Return the objects and the names of their attributes that hold the one DataLoader inside `wrapper`.
-
-    None for an iterable that holds none. Raises TypeError where it gives no batches, for more than one DataLoader, and
-    where an iterator of it has been made already.
-    """
-    holders = list(_holders(wrapper, MOST_WRAPPERS))
-    places = [
-        (holder, name) for holder in holders for name, value in vars(holder).items() if isinstance(value, DataLoader)
-    ]
-    for holder in holders:
+    """Return where `wrapper` holds its one DataLoader, if any; TypeError for no batches, several, or one begun."""
+    places = loader_places(wrapper)
+    for holder in _holders(wrapper):
         require_not_started(holder, (_BaseDataLoaderIter, GeneratorType) if places else (_BaseDataLoaderIter,))
     kind, loaders = type(wrapper).__name__, {id(getattr(*place)) for place in places}
     gives_batches = hasattr(type(wrapper), "__iter__") or hasattr(type(wrapper), "__next__")
@@ -2080,7 +2073,12 @@ def require_not_started(loader: Any, kinds: tuple[type, ...] = (_BaseDataLoaderI
             )
 
 
-def _holders(wrapper: Any, depth: int) -> Iterator[Any]:
+def loader_places(wrapper: Any) -> list[tuple[Any, str]]:
+    """Return the objects and the names of their attributes that hold a DataLoader, of an object that wraps some."""
+    return [(at, name) for at in _holders(wrapper) for name, value in vars(at).items() if isinstance(value, DataLoader)]
+
+
+def _holders(wrapper: Any, depth: int = MOST_WRAPPERS) -> Iterator[Any]:
     """Yield an object and the iterables in its attributes, and in theirs, that can hold a DataLoader."""
     if not hasattr(wrapper, "__dict__"):
         return
@@ -2485,8 +2483,7 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
         return loader
     places = wrapped_loaders(loader)
     for holder, name in places:
-        inner = getattr(holder, name)
-        object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
+        object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line))
     return loader if places else _given_in_turn(loader, seed, line)
 
 
@@ -2542,11 +2539,13 @@ def whole_loader(loader: Any) -> Any:
     return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "_of_all_ranks", loader)
 
 
-def set_epoch(loader: DataLoader, epoch: int) -> None:
+def set_epoch(loader: Any, epoch: int) -> None:
     """Choose the order of a training loader's next iteration, of one that is sharded, by the number of the epoch."""
-    chosen: Any = loader if isinstance(loader, BatchesInTurn) else loader.sampler
-    if hasattr(chosen, "set_epoch"):
-        chosen.set_epoch(epoch)
+    is_wrapped = not isinstance(loader, (BatchesInTurn, DataLoader))
+    for each in [getattr(*place) for place in loader_places(loader)] if is_wrapped else [loader]:
+        chosen = each if isinstance(each, BatchesInTurn) else each.sampler
+        if hasattr(chosen, "set_epoch"):
+            chosen.set_epoch(epoch)
 
 
 def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
@@ -4697,4 +4696,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 84bb85dd6601a9ddf76fdbbf487984394ae6db0315b4f6b0b9e4e58f1be80022
+# Unchanged while the text above has the SHA-256 7fd011f0537aeeb8cd41dc65262ee6ee482820ac1608d8e6ea8ed7f14affa358

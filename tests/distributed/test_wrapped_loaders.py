@@ -93,6 +93,22 @@ def test_one_process_has_what_it_had(ranks, kind):
     assert len(alone) == 6
 
 
+def orders_of(kind, epochs):
+    loader = rd.distribute_loader(WRAPPERS[kind](DataLoader(NUMBERS, 2, shuffle=True)))
+    orders = []
+    for epoch in epochs:
+        rd.set_epoch(loader, epoch)
+        orders.append([batch[0].tolist() for batch in loader])
+    return orders
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_the_epoch_chooses_the_order_of_the_loader_inside(ranks, kind):
+    for first, second, again in ranks(2).run(orders_of, kind, (3, 4, 3)):
+        assert first == again != second
+    assert [len(order) for order in ranks(1).run(orders_of, kind, (3, 4))[0]] == [6, 6]
+
+
 def error_of(kind):
     given = OTHERS[kind][0](DataLoader(NUMBERS, 2))
     try:

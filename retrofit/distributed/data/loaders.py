@@ -17,7 +17,7 @@ from .batch import DrawnAhead, batches_in_use, training_batches
 from .batches_in_turn import BatchesInTurn
 from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_batches
 from .streams import shard_stream, stream_batches
-from .wrapped import require_not_started, wrapped_loaders
+from .wrapped import loader_places, require_not_started, wrapped_loaders
 
 DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_sampler"})  # names in a class
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
@@ -43,8 +43,7 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
         return loader
     places = wrapped_loaders(loader)
     for holder, name in places:
-        inner = getattr(holder, name)
-        object.__setattr__(holder, name, _distributed(inner, seed, accum_steps, line))
+        object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line))
     return loader if places else _given_in_turn(loader, seed, line)
 
 
@@ -100,11 +99,13 @@ def whole_loader(loader: Any) -> Any:
     return loader._batches if isinstance(loader, BatchesInTurn) else getattr(loader, "_of_all_ranks", loader)
 
 
-def set_epoch(loader: DataLoader, epoch: int) -> None:
+def set_epoch(loader: Any, epoch: int) -> None:
     """Choose the order of a training loader's next iteration, of one that is sharded, by the number of the epoch."""
-    chosen: Any = loader if isinstance(loader, BatchesInTurn) else loader.sampler
-    if hasattr(chosen, "set_epoch"):
-        chosen.set_epoch(epoch)
+    is_wrapped = not isinstance(loader, (BatchesInTurn, DataLoader))
+    for each in [getattr(*place) for place in loader_places(loader)] if is_wrapped else [loader]:
+        chosen = each if isinstance(each, BatchesInTurn) else each.sampler
+        if hasattr(chosen, "set_epoch"):
+            chosen.set_epoch(epoch)
 
 
 def micro_batch(batch_size: int, accum_steps: int = 1) -> int:

@@ -13,16 +13,9 @@ MOST_WRAPPERS = 4  # around one DataLoader
 
 
 def wrapped_loaders(wrapper: Any) -> list[tuple[Any, str]]:
-    """Return the objects and the names of their attributes that hold the one DataLoader inside `wrapper`.
-
-    None for an iterable that holds none. Raises TypeError where it gives no batches, for more than one DataLoader, and
-    where an iterator of it has been made already.
-    """
-    holders = list(_holders(wrapper, MOST_WRAPPERS))
-    places = [
-        (holder, name) for holder in holders for name, value in vars(holder).items() if isinstance(value, DataLoader)
-    ]
-    for holder in holders:
+    """Return where `wrapper` holds its one DataLoader, if any; TypeError for no batches, several, or one begun."""
+    places = loader_places(wrapper)
+    for holder in _holders(wrapper):
         require_not_started(holder, (_BaseDataLoaderIter, GeneratorType) if places else (_BaseDataLoaderIter,))
     kind, loaders = type(wrapper).__name__, {id(getattr(*place)) for place in places}
     gives_batches = hasattr(type(wrapper), "__iter__") or hasattr(type(wrapper), "__next__")
@@ -45,7 +38,12 @@ def require_not_started(loader: Any, kinds: tuple[type, ...] = (_BaseDataLoaderI
             )
 
 
-def _holders(wrapper: Any, depth: int) -> Iterator[Any]:
+def loader_places(wrapper: Any) -> list[tuple[Any, str]]:
+    """Return the objects and the names of their attributes that hold a DataLoader, of an object that wraps some."""
+    return [(at, name) for at in _holders(wrapper) for name, value in vars(at).items() if isinstance(value, DataLoader)]
+
+
+def _holders(wrapper: Any, depth: int = MOST_WRAPPERS) -> Iterator[Any]:
     """Yield an object and the iterables in its attributes, and in theirs, that can hold a DataLoader."""
     if not hasattr(wrapper, "__dict__"):
         return
