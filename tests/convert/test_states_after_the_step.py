@@ -14,6 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
+def scaled(value):
+    return value * 2
+
+
 loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4)
 model = nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -33,11 +37,21 @@ CARRIED = {
     "its data": ("pass", "state", "state.data = torch.quantile(output.detach(), 0.9)"),
     "a batch": ("pass", "state", "state = output.detach()[:, 0]"),
     "a maximum": ("pass", "state", "state = output.detach().max()"),
+    "through a function": ("pass", "scaled(state)", "state = output.detach()[:, 0]"),
+    "read in a function": ("own = lambda: state", "own()", "state = output.detach()[:, 0]"),
+    "read before the loss": ("before = state", "before", "state = output.detach()[:, 0]"),
+    "by another name": ("pass", "state", "last = output.detach()[:, 0]\n        state = scaled(last)"),
+    "kept after the epoch": ("pass", "kept", "state = output.detach()[:, 0]\n    kept = state"),
 }
 OWN = {
     "set before the loss": ("state = x[:, 0]", "state", "pass"),
     "set before and after": ("state = x[:, 0]", "state", "state = output.detach()[:, 0]"),
     "not read by the loss": ("pass", "1", "state = output.detach()"),
+    "given to the function of the loss": (
+        "pass",
+        "scaled(1)",
+        "state = output.detach()\n        shown = scaled(state).sum().item()",
+    ),
     "no sample": ("pass", "state", "state = state * 0.9"),
 }
 

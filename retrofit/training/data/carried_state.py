@@ -10,13 +10,14 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import objects_made
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, place_of
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.shapes import is_about_shape
-from retrofit.training.loops import LOOPS, Path
+from retrofit.training.loops import LOOPS, LoopNode, Path
 from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
 from retrofit.training.losses.writes import Write, writes_of
@@ -36,7 +37,7 @@ def carried_writes(project: Project) -> list[Write]:
 def _find(project: Project) -> Iterator[Write]:
     written = list(_written(project))
     last = _last_backwards(project)
-    late = {write.node for _, write, is_new in written if is_new and _is_after(write, last)}  # for the next batch
+    late = {write.node for _, write, is_new in written if is_new and _is_for_next(project, write, last)}
     fresh = {variable for variable, write, is_new in written if is_new and write.node not in late}  # set for each batch
     carried = [
         (variable, write)
@@ -59,13 +60,31 @@ def _last_backwards(project: Project) -> dict[Scope, ast.AST]:
     return {frame.scope: frame.node for frame in sorted(calls, key=lambda frame: frame.node.lineno)}  # type: ignore[attr-defined]
 
 
-def _is_after(write: Write, last: dict[Scope, ast.AST]) -> bool:
-    """Return whether a variable gets its value after the last backward call, in the loop around that."""
+def _is_for_next(project: Project, write: Write, last: dict[Scope, ast.AST]) -> bool:
+    """Return whether a variable gets its value after the last backward call, and the next batch can find it there."""
     backward, source = last.get(write.scope), write.scope.source
     if backward is None or write.node.lineno <= (backward.end_lineno or 0):  # type: ignore[attr-defined]
         return False
     loop = next((outer for outer in source.ancestors(backward) if isinstance(outer, LOOPS)), None)
-    return loop is not None and loop in source.ancestors(write.node)
+    return loop is not None and loop in source.ancestors(write.node) and _outlives_turn(project, write, loop)
+
+
+def _outlives_turn(project: Project, write: Write, loop: LoopNode) -> bool:
+    """Return whether a value is read elsewhere than in the rest of the loop's turn; what is no local name can be."""
+    scope, source = write.scope, write.scope.source
+    if not any(binding.node is write.node for binding in scope.bindings.get(write.name, [])):
+        return True
+    for name in walk(scope.node):
+        if not isinstance(name, ast.Name) or name.id != write.name or not isinstance(name.ctx, ast.Load):
+            continue
+        reader = project.analysis.scope_at(source, name)
+        if (found := reader.find(name.id)) is None or found[0] is not scope:
+            continue
+        is_rest = place_of(name) > place_of(write.node) and loop in source.ancestors(name)
+        is_live = reader is not scope or any(b.node is write.node for b in live_bindings(name, scope)[1])
+        if is_live and (reader is not scope or not is_rest):
+            return True
+    return False
 
 
 def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
