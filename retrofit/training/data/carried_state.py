@@ -70,7 +70,7 @@ def _is_for_next(project: Project, write: Write, last: dict[Scope, ast.AST]) -> 
 
 
 def _outlives_turn(project: Project, write: Write, loop: LoopNode) -> bool:
-    """Return whether a value is read elsewhere than in the rest of the loop's turn; what is no local name can be."""
+    """Return whether a value is read elsewhere than in the rest of the turn: always for names that are not local."""
     scope, source = write.scope, write.scope.source
     if not any(binding.node is write.node for binding in scope.bindings.get(write.name, [])):
         return True
