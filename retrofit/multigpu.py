@@ -1454,6 +1454,9 @@ _last: Batch | None = None  # of the iteration that ended last
 _unused: dict[DrawnAhead, int] = {}  # how many batches a loader has given since one was used
 _ahead: list[DrawnAhead] = []  # the loaders of which batches are drawn ahead
 OF_THEM = "drawn ahead"  # the key of that batch of theirs which is in use
+AT_THE_END = (  # what next() says, where a script draws more batches than there are
+    "this rank has drawn all its batches of a loader; RETROFIT_BATCH=global gives as many as one process has"
+)
 
 
 class DrawnAhead:
@@ -1557,7 +1560,7 @@ def end_batches_in_use() -> None:
 
 
 def training_batches(loader: Any, ahead: DrawnAhead) -> Iterator[Any]:
-    """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
+    """Yield the batches of a sharded loader's epoch, each of them in use until the next one; return `AT_THE_END`."""
     sampler = loader.sampler
     sampler.split_streams()
     ahead.begin()
@@ -1566,6 +1569,7 @@ def training_batches(loader: Any, ahead: DrawnAhead) -> Iterator[Any]:
         with using(sampler.batch(number), ahead):
             yield batch
     ahead.end()
+    return AT_THE_END  # type: ignore[return-value]
 
 
 @contextmanager
@@ -4696,4 +4700,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 7fd011f0537aeeb8cd41dc65262ee6ee482820ac1608d8e6ea8ed7f14affa358
+# Unchanged while the text above has the SHA-256 74381b3a401c9d241b20b6650c86996040c4ce2da0448b2777238c76b6398b4a

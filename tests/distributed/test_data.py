@@ -21,7 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from retrofit.distributed import get_rank, share_batches
+from retrofit.distributed import distribute_loader, get_rank, share_batches
 from retrofit.distributed.data.random_state import seed_everything, split_random_streams
 from retrofit.distributed.data.sharding import (
     ShardedSampler,
@@ -331,6 +331,19 @@ def test_workers_that_are_seeded_by_their_number_differ_by_rank(ranks):
     (alone,) = ranks(1).run(drawn_by_seeded_workers)
     assert first == alone
     assert not {number for row in first for number in row} & {number for row in second for number in row}
+
+
+def drawn_past_the_end():
+    drawn = iter(distribute_loader(DataLoader(RandomNumbers(12), batch_size=2)))
+    with pytest.raises(StopIteration) as raised:
+        for _ in range(6):  # as many as one process has
+            next(drawn)
+    return str(raised.value)
+
+
+def test_who_draws_too_many_batches_is_told_what_to_do(ranks):
+    messages = ranks(2).run(drawn_past_the_end)
+    assert all("RETROFIT_BATCH=global" in message for message in messages)
 
 
 @pytest.mark.parametrize(("num_workers", "with_generator"), [(0, True), (2, False), (2, True)])

@@ -50,6 +50,9 @@ _last: Batch | None = None  # of the iteration that ended last
 _unused: dict[DrawnAhead, int] = {}  # how many batches a loader has given since one was used
 _ahead: list[DrawnAhead] = []  # the loaders of which batches are drawn ahead
 OF_THEM = "drawn ahead"  # the key of that batch of theirs which is in use
+AT_THE_END = (  # what next() says, where a script draws more batches than there are
+    "this rank has drawn all its batches of a loader; RETROFIT_BATCH=global gives as many as one process has"
+)
 
 
 class DrawnAhead:
@@ -153,7 +156,7 @@ def end_batches_in_use() -> None:
 
 
 def training_batches(loader: Any, ahead: DrawnAhead) -> Iterator[Any]:
-    """Yield the batches of a sharded loader's epoch, each of them in use until the next one."""
+    """Yield the batches of a sharded loader's epoch, each of them in use until the next one; return `AT_THE_END`."""
     sampler = loader.sampler
     sampler.split_streams()
     ahead.begin()
@@ -162,6 +165,7 @@ def training_batches(loader: Any, ahead: DrawnAhead) -> Iterator[Any]:
         with using(sampler.batch(number), ahead):
             yield batch
     ahead.end()
+    return AT_THE_END  # type: ignore[return-value]
 
 
 @contextmanager
