@@ -2965,6 +2965,21 @@ def batch_mean(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     return batch_sum(tensor * (weight_of() / get_world_size()), learns) if is_of_all else tensor
 
 
+def chosen_mean(values: torch.Tensor, *axes: Any, **options: Any) -> torch.Tensor:
+    """Return `values.mean(*axes, **options)` of what a mask leaves of this rank's batch, so that DDP averages right.
+
+    A rank counts by its share of all elements: the mean over ranks is that of the whole batch, and so are the
+    gradients. One without elements adds nothing. Collective: every rank, in training.
+    """
+    if not _is_of_all_ranks():
+        return values.mean(*axes, **options)
+    count = without_repeated(values.numel())
+    share = rank_share(batch_count(count))
+    if not count:
+        return without_repeated(values.sum(*axes, **options)) / share
+    return values.mean(*axes, **options) * (count / share)
+
+
 def batch_rows(rows: torch.Tensor, views: bool = False) -> torch.Tensor:
     """Return the rows of the whole batch in the order of one process, with gradients; `rows`: those of this rank.
 
@@ -4700,4 +4715,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 74381b3a401c9d241b20b6650c86996040c4ce2da0448b2777238c76b6398b4a
+# Unchanged while the text above has the SHA-256 795bc61a01ef5de9536f892c78c80518c95aa17e84bf3fccc41ecd3196f0e736

@@ -40,6 +40,7 @@ __all__ = [
     "batch_mean",
     "batch_rows",
     "batch_sum",
+    "chosen_mean",
     "distribute_criterion",
     "global_batch",
     "rank_share",
@@ -122,6 +123,21 @@ def batch_mean(tensor: torch.Tensor, learns: bool = True) -> torch.Tensor:
     """Return the mean over all samples of a mean over this rank's, as `batch_sum`. Collective: every rank."""
     is_of_all = _is_of_all_ranks() if learns else get_world_size() > 1 and bool(batches_in_use) and not is_sharing()
     return batch_sum(tensor * (weight_of() / get_world_size()), learns) if is_of_all else tensor
+
+
+def chosen_mean(values: torch.Tensor, *axes: Any, **options: Any) -> torch.Tensor:
+    """Return `values.mean(*axes, **options)` of what a mask leaves of this rank's batch, so that DDP averages right.
+
+    A rank counts by its share of all elements: the mean over ranks is that of the whole batch, and so are the
+    gradients. One without elements adds nothing. Collective: every rank, in training.
+    """
+    if not _is_of_all_ranks():
+        return values.mean(*axes, **options)
+    count = without_repeated(values.numel())
+    share = rank_share(batch_count(count))
+    if not count:
+        return without_repeated(values.sum(*axes, **options)) / share
+    return values.mean(*axes, **options) * (count / share)
 
 
 def batch_rows(rows: torch.Tensor, views: bool = False) -> torch.Tensor:

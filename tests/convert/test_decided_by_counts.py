@@ -53,6 +53,14 @@ TOGETHER = {
         "chosen = error[target > 0]\nif len(chosen) != 0:\n    return chosen.sum() / len(chosen)\nreturn error.mean()",
         f"if {COUNT.format('len(chosen)')} != 0:",
     ),
+    "any": (
+        "mask = target > 0\nif mask.any() and epoch >= 0:\n    return (error * mask).sum() / mask.sum()\n"
+        "return error.mean()", f"if {COUNT.format('mask.any()')} and epoch >= 0:",
+    ),
+    "none": (
+        "n = (target > 0).sum()\nif not n:\n    return output.sum() * 0\nreturn (error * target).sum() / n",
+        f"if not {N}:",
+    ),
     "Dice": (
         "if torch.sum(target) < 1:\n    return torch.sum(output) * 0\noverlap = torch.sum(target * output)\n"
         "return 1 - 2 * overlap / (torch.sum(target) + torch.sum(output) + 1)",
@@ -61,7 +69,7 @@ TOGETHER = {
 }  # fmt: skip
 LISTED = {
     "largest": "if error.max() > 1:\n    return error.mean()\nreturn (error * target).sum() / target.sum()",
-    "any": "mask = target > 0\nif mask.any():\n    return error[mask].mean()\nreturn error.mean()",
+    "two counts": "n = target.sum()\nif n and error.sum():\n    return (error * target).sum() / n\nreturn error.mean()",
 }
 
 

@@ -107,12 +107,12 @@ def test_the_rows_of_all_processes_are_counted(name: str, criterion: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_mean_without_a_criterion_is_listed(name: str, tmp_path: Path) -> None:
+def test_a_mean_without_a_criterion_counts_rows_too(name: str, tmp_path: Path) -> None:
     loader, data, given = LOADERS[name]
     out, target = given.rsplit(", ", 1)
     text = script(loader, "Net()", data, "", "None", f"({out} - {target}).abs().mean()")
     (finding,) = (f for f in conversion(tmp_path, text).findings if f.code == "RF302")
-    assert not finding.edits
+    assert "rd.loss.chosen_mean(" in "".join(edit.text for edit in finding.edits)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -150,18 +150,12 @@ MEANS = ["errors.mean()", "1 + torch.mean(errors)", "errors.mean() / 2 + 0.1 * e
 
 
 @pytest.mark.parametrize("loss", MEANS[:2])
-def test_the_mean_of_a_variable_is_weighed_by_its_rows(loss: str, tmp_path: Path) -> None:
+def test_the_mean_over_rows_is_taken_by_a_function_of_the_runtime(loss: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, RUN.replace("LOSS", loss))
-    share = "errors.numel() / rd.loss.rank_share(rd.loss.batch_count(errors.numel()))"
-    assert f"mean() * ({share})" in result.files[0].text or f"torch.mean(errors) * ({share})" in result.files[0].text
+    assert "rd.loss.chosen_mean(errors)" in result.files[0].text
     assert not result.refusals and not result.listed
 
 
 @pytest.mark.parametrize("loss", MEANS)
 def test_the_mean_over_rows_is_that_of_one_process(loss: str, tmp_path: Path, launcher: Launcher) -> None:
     trains_as_one(tmp_path, RUN.replace("LOSS", loss), launcher, world_sizes=(1, 2))
-
-
-def test_the_mean_of_what_a_test_chooses_is_left_to_the_user(tmp_path: Path) -> None:
-    text = RUN.replace("LOSS", "errors.mean()").replace("** 2", "** 2\n        errors = errors[y > 0]")
-    assert "rank_share" not in conversion(tmp_path, text).files[0].text

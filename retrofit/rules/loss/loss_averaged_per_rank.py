@@ -14,8 +14,8 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Item, Member, Result
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.chosen_means import chosen_mean
 from retrofit.rules.edits.tests_together import tests_together
-from retrofit.rules.edits.weighed_means import weighed_mean, weighs_mean
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.loss.repeated_loaders import HELP, MESSAGE, repeated_next_to_others
 from retrofit.training import Project
@@ -25,7 +25,7 @@ from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
 from retrofit.training.losses.ignored_labels import counts_labels, ignores_padding
 from retrofit.training.losses.library import token_losses
-from retrofit.training.losses.reductions.coupling import coupled_nodes, couplings, is_made_global, obstacle
+from retrofit.training.losses.reductions.coupling import couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.rows.uneven_rows import has_uneven_rows, pads_samples, pads_texts
@@ -35,12 +35,11 @@ from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK
 
 RULE = CATALOG["RF302"]
 COMPARING = COMPARISONS | {"bool"}
+MEANS = {"mean", "nanmean"}
 ROWS_OF_TOKENS = RESHAPES | {"transpose", "permute"}
 KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
-HELP_CHOSEN = (
-    "divide the sum by the number of all processes: x.sum() / rd.loss.rank_share(rd.loss.batch_count(x.numel()))"
-)
+HELP_CHOSEN = "let each element of all processes count the same: rd.loss.chosen_mean(x), where all of them come to it"
 HELP_LIBRARY = (
     "ask for the sum and divide it by the number of all processes: "
     "crf(x, tags, mask, reduction='sum') / rd.loss.rank_share(rd.loss.batch_count(mask.sum()))"
@@ -166,15 +165,18 @@ def find(project: Project) -> Iterator[Finding]:
     decided: list[tuple[ast.expr, Scope]] = []  # by tests of what a process counts
     token_calls: set[ast.AST] = set()
     before_tokens: set[Origin] = set()
-    made_global = coupled_nodes(project)
+    coupled = [(c.node, c.scope) for c in couplings(project) if c.function]
+    made_global = {node for node, _ in coupled}
     parts = [loss_parts(project.analysis, path) for path in project.paths]
     nonlinear = {place for items in parts for place, is_linear in items.items() if not is_linear}
     shared = {term.builder for node, scope in nonlinear for term in terms_at(project.analysis, node, scope)}
     nonlinear_nodes = {node for node, _ in nonlinear}
-    for node, scope in (*_around_backward(project), *(place for items in parts for place in items)):
-        if node in seen or node in made_global or is_of_whole_rows(project, node, scope):
+    for node, scope in (*_around_backward(project), *(place for items in parts for place in items), *coupled):
+        if node in seen or is_of_whole_rows(project, node, scope):
             continue
         seen.add(node)
+        if node in made_global and not _is_mean_of_chosen(project, node, scope):
+            continue
         terms = terms_at(project.analysis, node, scope)
         if node in nonlinear_nodes and any(term.reduction == MEAN for term in terms):
             yield found(
@@ -196,9 +198,10 @@ def find(project: Project) -> Iterator[Finding]:
         elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
-            if not weighs_mean(project, node, scope):
-                message = "the mean is over the elements that are chosen from this process's batch"
-                yield found(RULE, scope.source, node, message, weighed_mean(project, node, scope), help=HELP_CHOSEN)
+            edits = chosen_mean(project, node, scope)
+            decided += [(node, scope)] if edits else []  # type: ignore[list-item]
+            message = "the mean is over the elements that are chosen from this process's batch"
+            yield found(RULE, scope.source, node, message, edits, help=HELP_CHOSEN)
         elif not terms and _is_mean_of_library(project, node, scope):
             message = "the mean is over the tokens or frames of this process's batch that count"
             yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
@@ -218,7 +221,7 @@ def find(project: Project) -> Iterator[Finding]:
             finding = _of_division(project, division)
             decided += [(division.divisor, division.scope)] if finding.edits else []
             yield finding
-    yield from tests_together(project, decided, RULE, [(c.node, c.scope) for c in couplings(project) if c.function])
+    yield from tests_together(project, decided, RULE, coupled)
 
 
 def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
@@ -238,13 +241,14 @@ def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
 
 def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether this is the mean of all of `errors[mask]`, or of what that is computed from."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "mean":
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in MEANS:
         return False
     is_torch = "torch" in project.analysis.named(node.func.value, scope)
     given = node.args[:1] if is_torch else [node.func.value]
     if not given or not _is_over_the_first_axis(node, is_torch):
         return False
-    wanted = {BATCH, GRADIENT} if has_uneven_rows(project) else {BATCH, GRADIENT, UNEVEN}
+    is_chosen = has_uneven_rows(project) or node.func.attr == "nanmean"
+    wanted = {BATCH, GRADIENT} if is_chosen else {BATCH, GRADIENT, UNEVEN}
     return wanted <= project.batch_values.sources_of(given[0], scope)
 
 

@@ -107,6 +107,8 @@ class BatchValues:
             method = part.func if isinstance(part, ast.Call) else None
             if isinstance(method, ast.Attribute) and method.attr in SAME_VALUES:
                 return [origin.to(method.value)]
+            if _is_combined_mask(part):
+                return [origin.to(inner, keys=()) for inner in operands(part)]  # type: ignore[arg-type]
             is_other = isinstance(part, ast.Attribute) and class_of_own(part, origin.scope) is None
             if is_other and part.attr not in PLAIN and not sources(self.analysis, origin):  # type: ignore[union-attr]
                 return [origin.to(part.value, keys=())]  # type: ignore[union-attr]  # graphs.train_mask
@@ -221,7 +223,7 @@ class _Search:
                 self._note_chosen(step)
             return [step.to(node.value), step.to(node.slice, learns=False, is_index=True, is_even=is_even)]
         is_test = isinstance(node, ast.Compare)
-        if is_test and step.is_index:
+        if step.is_index and (is_test or _is_combined_mask(node)):
             self._note_chosen(step)
         return [step.to(part, learns=step.learns and not is_test) for part in operands(node)]
 
@@ -282,6 +284,13 @@ def _only_index(index: ast.expr) -> ast.expr | None:
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     chosen = [part for part in parts if not isinstance(part, (ast.Slice, ast.Constant))]
     return chosen[0] if len(chosen) == 1 and not isinstance(chosen[0], ast.Starred) else None
+
+
+def _is_combined_mask(node: ast.AST) -> bool:
+    """Return whether this is a mask that is made of others: ~mask, seen & valid."""
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Invert)
+    return isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))
 
 
 def gives_places(node: ast.Call) -> bool:

@@ -16,7 +16,6 @@ from ..loops import Path
 from ..losses.flow import loss_parts
 from ..losses.loss_reads import names_of, terms_of
 from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
-from ..losses.rows.uneven_rows import is_share_of_rows
 from ..losses.terms import loss_expressions
 from ..model.models import Call
 from .kinds import BATCH, MEAN, SUM, TENSORS
@@ -39,9 +38,8 @@ class LossNames:
         self.products: set[ast.AST] = set()
         self._scalars: set[Binding] = set()
         for path in project.paths:
-            for (part, where), is_linear in loss_parts(project.analysis, path).items():
-                is_product = isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Mult, ast.Div))
-                if is_product and not is_share_of_rows(project.analysis, part.right, where):  # type: ignore[union-attr]
+            for (part, _), is_linear in loss_parts(project.analysis, path).items():
+                if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Mult, ast.Div)):
                     self.products.add(part)
                 if is_linear and isinstance(part, ast.Call):
                     self.terms.add(part)

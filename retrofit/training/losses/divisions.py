@@ -14,6 +14,7 @@ from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import ROWS_OF_GRAPHS
+from retrofit.training.torch_api.runtime import CHOSEN_MEAN
 from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
 
 from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
@@ -80,17 +81,27 @@ def divided(analysis: Analysis, node: ast.AST, scope: Scope) -> tuple[ast.expr, 
 
 
 def total_in(project: Project, test: ast.expr, scope: Scope) -> ast.expr | None:
-    """Return the count of a batch that a test compares with a number, `count` of count > 0; None for other tests.
+    """Return the count of a batch by which a test decides, `count` of count > 0 and `mask.any()`; None for other tests.
 
     A process that counts its own samples alone may decide otherwise than the others do.
     """
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or project.distribution.is_by_hand:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return total_in(project, test.operand, scope)
+    if isinstance(test, ast.BoolOp):  # a setting next to the count
+        parts = [part for part in test.values if project.batch_values.sources_of(part, scope)]
+        return total_in(project, parts[0], scope) if len(parts) == 1 else None
+    if project.distribution.is_by_hand:
         return None
-    if not isinstance(test.comparators[0], ast.Constant) or isinstance(test.ops[0], (ast.Is, ast.IsNot)):
-        return None
+    count: ast.expr = test
+    if isinstance(test, ast.Compare):
+        if len(test.ops) != 1 or not isinstance(test.comparators[0], ast.Constant):
+            return None
+        if isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+            return None
+        count = test.left
     analysis = project.analysis
     reader = analysis.fact("counts", lambda: Reader(analysis, project.batch_values, project.distribution))
-    return test.left if reader.kind_of(test.left, scope) == COUNT else None
+    return count if reader.kind_of(count, scope) == COUNT else None
 
 
 def without_guard(node: ast.expr) -> ast.expr:
@@ -172,6 +183,8 @@ class Reader:
         pair = divided(self.analysis, node, scope)
         if pair is not None:
             return self._over_divided(self._over_of(origin.to(pair[0])), self.kind_of(pair[1], scope))
+        if CHOSEN_MEAN in self.analysis.called(node, scope):
+            return MEAN
         if functions_run(self.analysis, node, scope) or not isinstance(node.func, ast.Attribute):
             return self._over_sources(origin)
         is_torch = "torch" in self.analysis.named(node.func.value, scope)
@@ -241,7 +254,7 @@ class Reader:
             is_counted = isinstance(first.elt, ast.Call) or self.kind_of(first.elt, scope) in (SIZE, COUNT)
             return COUNT if is_counted else UNKNOWN
         is_torch = isinstance(node.func, ast.Attribute) and "torch" in self.analysis.named(node.func.value, scope)
-        if name in (SUM, "count_nonzero") and not node.keywords and len(node.args) == (1 if is_torch else 0):
+        if name in (SUM, "count_nonzero", "any") and not node.keywords and len(node.args) == (1 if is_torch else 0):
             return RATIO if GRADIENT in self.values.sources_of(node, scope) else COUNT
         if name in SAME and isinstance(node.func, ast.Attribute) and not is_torch:
             return self._kind_at(origin.to(node.func.value))

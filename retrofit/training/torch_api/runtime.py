@@ -56,6 +56,7 @@ SPLIT_STREAMS = _of_runtime("split_random_streams", "distribute_loader") | OWN_S
 # Losses: of which DDP makes a mean, the sum over the batch of all ranks, one that all samples make together.
 DISTRIBUTE_CRITERION = f"{RUNTIME}.distribute_criterion"
 SUM_LOSS = f"{RUNTIME}.sum_loss"
+CHOSEN_MEAN = f"{RUNTIME}.chosen_mean"  # of the elements that a mask leaves, of which ranks have different numbers
 WHOLE_BATCH_LOSS = f"{RUNTIME}.whole_batch_loss"
 WHOLE_BATCH_VALUE = f"{RUNTIME}.whole_batch_value"
 GLOBAL_REDUCTIONS = _of_runtime("batch_sum", "batch_mean")  # over the batch of all ranks, with gradients
@@ -94,7 +95,7 @@ COMBINING = frozenset({
 # Those that every rank must call all the same.
 WITH_COLLECTIVES = frozenset({
     *LOSS_READS, *MODEL_WRAPPERS, SETUP, OWN_DRAW, DISTRIBUTE_CRITERION, DISTRIBUTE_PARAMETER, START_TRACKER,
-    WHOLE_BATCH_LOSS, SHARE_HYDRA_RUN, OPEN_STUDY, RUN_TRIALS,
+    WHOLE_BATCH_LOSS, CHOSEN_MEAN, SHARE_HYDRA_RUN, OPEN_STUDY, RUN_TRIALS,
     *_of_runtime(
         "EvaluationBatches", "ZeroModel", "ZeroOptimizer", "agreed_status", "backward", "cleanup_distributed",
         "clip_grad_norm", "distribute_loader", "find_checkpoint", "finish_saves", "gather_state", "raise_together",

@@ -16,6 +16,7 @@ from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
+    CHOSEN_MEAN,
     DISTRIBUTE_CRITERION,
     GLOBAL_REDUCTIONS,
     LOSS_READS,
@@ -42,6 +43,7 @@ from retrofit.training.torch_api.tensors import (
     SORTS,
     SORTS_ALL,
     SPREADS,
+    SUMS_AND_MEANS,
     SUMS_OF_SEVERAL,
     WITHOUT_HISTORY,
 )
@@ -175,8 +177,10 @@ class CallReader:
             found = self.reader.kind(receiver, scope, frame)
             if not found.has_rows:  # a sum or mean that is read is a figure; a maximum is not reduced as one
                 return kinds.without_gradient(found)
-        if name in ("sum", "mean", "nansum", "nanmean") and given:
+        if name in SUMS_AND_MEANS and given:
             return self._reduced(node, name.replace("nan", ""), given[0], rest, scope, frame)
+        if given and CHOSEN_MEAN in self.analysis.called(node, scope):
+            return self._reduced(node, MEAN, given[0], rest, scope, frame)
         if name == "einsum" and node.args:
             return self.noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
         if name in MAKING and (receiver is None or name in NEW) and not self._takes_entries(node, name, scope):

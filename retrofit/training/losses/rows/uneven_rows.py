@@ -10,10 +10,8 @@ from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.data import GRAPH_LOADERS, LOADER_PARAMETERS, OF_GRAPHS
-from retrofit.training.torch_api.runtime import RANK_SHARE
 from retrofit.training.torch_api.tensors import JOINS, PADS_TO_LONGEST
 
 from ...data.loaders import TRAIN
@@ -28,12 +26,6 @@ PUTS_TOGETHER = JOINS - {"stack"}
 def has_uneven_rows(project: Project) -> bool:
     """Return whether the ranks' batches of the same number of samples can have different numbers of rows."""
     return project.analysis.fact("uneven rows", lambda: _has_uneven_rows(project))
-
-
-def is_share_of_rows(analysis: Analysis, factor: ast.expr, scope: Scope) -> bool:
-    """Return whether a factor of a mean is the rows of a rank over its share of all: it makes the mean that of all."""
-    calls = (part for part in walk(factor) if isinstance(part, ast.Call))
-    return any(RANK_SHARE in analysis.called(call, scope) for call in calls)
 
 
 def _has_uneven_rows(project: Project) -> bool:
