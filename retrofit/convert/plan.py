@@ -19,6 +19,7 @@ from retrofit.rules.edits.rewrite import (
     runtime_import,
     with_name,
 )
+from retrofit.rules.evaluation import metric_per_rank
 from retrofit.rules.evaluation.rewritten_figures import in_places_of, rewritten
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.launch import not_convertible
@@ -161,7 +162,15 @@ def _finish(conversion: Conversion, files: list[ChangedFile], authors: Authors, 
     sound = require_sound(result.project, authors, [*conversion.findings, *result.listed])
     conversion.files = [ChangedFile(sources[path], text) for path, text in result.texts.items()]
     conversion.listed = result.listed
-    conversion.findings += [*result.reduced, *sound]
+    reduced = {(finding.place.path, finding.place.line) for finding in result.reduced}
+    left = [f for f in conversion.findings if not _is_reduced_now(f, reduced)]
+    conversion.findings = [*left, *result.reduced, *sound]
+
+
+def _is_reduced_now(finding: Finding, lines: set[tuple[str, int]]) -> bool:
+    """Return whether a loss that its rule did not reduce, where not all ranks came before, is reduced now."""
+    is_left = not finding.edits and not finding.refusal and finding.code == metric_per_rank.RULE.code
+    return is_left and (finding.place.path, finding.place.line) in lines
 
 
 def _changed(source: Source, changes: list[Edit], authors: Authors) -> str:

@@ -498,6 +498,24 @@ _ALL = (
         "Decide on rank 0 and hand it out: dist.broadcast_object_list([is_over]), on every rank.",
         (DISTRIBUTED_PACKAGE,),
     ),
+    Rule(
+        "RF409",
+        "chosen-by-own-draw",
+        "Each rank draws its own number and chooses by it, for its part of the batch: the parts are trained on in "
+        "different ways, and a rank waits for others that have chosen to do something else.",
+        "rd.collectives.broadcast_object(random.random()), or rd.data.draw_together(random.choice, losses): every rank "
+        "has rank 0's draw.",
+        "Draw on rank 0 and hand it out: dist.broadcast_object_list([number]), on every rank.",
+        (DISTRIBUTED_PACKAGE,),
+    ),
+    Rule(
+        "RF410",
+        "evaluation-drawn-per-rank",
+        "An evaluation that every rank runs draws random numbers, by dropout for instance, so each rank finds other "
+        "figures: one lowers its learning rate, or ends its training, and the others do not.",
+        "value = rd.data.draw_together(evaluate, model): every rank draws the random numbers of rank 0.",
+        "Broadcast the figures of rank 0 before a decision.",
+    ),
     # --- RF5: files and logs --------------------------------------------------------------------------------------
     Rule(
         "RF501",

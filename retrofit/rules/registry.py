@@ -9,6 +9,7 @@ from retrofit.training.distributed.frameworks import averages_gradients, find_fr
 
 from .catalog import CATALOG
 from .collectives import (
+    chosen_by_own_draw,
     collective_on_some_ranks,
     decided_by_own_clock,
     no_sync_ineffective,
@@ -30,6 +31,7 @@ from .data import (
 from .edits.at_run_time import is_refused_before, refused_at_run_time
 from .edits.resolve import placed
 from .evaluation import (
+    evaluation_drawn_per_rank,
     evaluation_not_exact,
     evaluation_order_per_rank,
     evaluation_padded,
@@ -111,6 +113,7 @@ RULES = {
         draw_not_split,
         evaluation_repeated,
         evaluation_order_per_rank,
+        evaluation_drawn_per_rank,
         batch_size_in_shape,
         summed_loss_averaged,
         divided_by_batch_setting,
@@ -129,6 +132,7 @@ RULES = {
         figure_of_one_rank,
         step_skipped_on_error,
         decided_by_own_clock,
+        chosen_by_own_draw,
         log_on_every_rank,
         set_epoch_missing,
         sampler_replaced,

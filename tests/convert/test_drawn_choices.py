@@ -1,4 +1,4 @@
-"""A choice that a training draws at random for each batch is listed: each rank draws one for its part of the batch."""
+"""A choice that a training draws at random for each batch is rank 0's for all ranks, or is listed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from convert.conversion import conversion
+from convert.training_runs import trains_as_one
+from verify.projects.launch import Launcher
 
 HEAD = """\
 import random
@@ -55,6 +57,10 @@ def losses(out, y):
     return F.cross_entropy(out, y), F.multi_margin_loss(out, y)
 
 
+def is_sharp(chance):
+    return random.random() < chance
+
+
 rng = np.random.default_rng()
 seeded = random.Random(0)
 start = random.random()
@@ -70,6 +76,8 @@ for epoch in range(2):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    for x, y in loader:
+        AFTER
 """
 MODEL = {
     "python": "if random.random() < ratio: x = x + self.second(x).sum()",
@@ -90,6 +98,10 @@ STEP = {
     "number of times": "for _ in range(random.randint(1, 3)): loss = loss + second",
     "short circuit": "random.random() < 0.5 and x.mul_(2)",
 }
+LISTED = {
+    "by the number of its samples": "if random.randint(0, len(x)) > 2: loss = second",
+    "where only some ranks come": "if y.sum() > 2:\n            if random.random() < 0.5: loss = second",
+}
 SAME = {
     "generator that all ranks get": "if rng.random() < 0.5: loss = second",
     "seeded generator": "if seeded.random() < 0.5: loss = second",
@@ -105,22 +117,82 @@ SAME = {
 }
 
 
-def listed(folder: Path, model: str, step: str) -> list[str]:
-    script = HEAD.replace("MODEL", model).replace("STEP", step)
+def listed(folder: Path, model: str, step: str, after: str = "pass") -> list[str]:
+    script = HEAD.replace("MODEL", model).replace("STEP", step).replace("AFTER", after)
     script = script.replace("import numpy", "import multigpu as rd\nimport numpy") if "rd." in step else script
-    return [f.message for f in conversion(folder, script).listed if "by which it chooses" in f.message]
+    result = conversion(folder, script)
+    assert not result.refusals
+    drawn = [f for f in result.findings if f.code == "RF409"]
+    found = [f.message for f in result.listed if "draws its own" in f.message or "decides on its own" in f.message]
+    return found + ["of rank 0" for _ in drawn]
 
 
 @pytest.mark.parametrize("choice", MODEL)
 def test_a_choice_in_a_model_is_listed(choice: str, tmp_path: Path) -> None:
-    assert len(listed(tmp_path, MODEL[choice], "pass")) == 1
+    (message,) = listed(tmp_path, MODEL[choice], "pass")
+    assert "by which it chooses" in message
 
 
 @pytest.mark.parametrize("choice", STEP)
-def test_a_choice_in_a_step_is_listed(choice: str, tmp_path: Path) -> None:
-    assert len(listed(tmp_path, "pass", STEP[choice])) == 1
+def test_a_choice_in_a_step_is_that_of_rank_0(choice: str, tmp_path: Path) -> None:
+    assert listed(tmp_path, "pass", STEP[choice]) == ["of rank 0"]
+
+
+@pytest.mark.parametrize("choice", LISTED)
+def test_a_choice_that_the_ranks_do_not_make_together_is_listed(choice: str, tmp_path: Path) -> None:
+    found = listed(tmp_path, "pass", LISTED[choice])
+    assert found
+    assert "of rank 0" not in found
+
+
+def test_a_choice_that_an_evaluation_makes_too_is_listed(tmp_path: Path) -> None:
+    step = "if is_sharp(0.5): loss = second"
+    after = "print(F.cross_entropy(model(x), y).item() if is_sharp(0.5) else 0)"
+    assert listed(tmp_path, "pass", step) == ["of rank 0"]
+    assert "of rank 0" not in listed(tmp_path, "pass", step, f"with torch.no_grad(): {after}")
 
 
 @pytest.mark.parametrize("choice", SAME)
 def test_what_is_the_same_on_all_ranks_or_of_a_sample_is_not_listed(choice: str, tmp_path: Path) -> None:
-    assert listed(tmp_path, "pass", SAME[choice]) == []
+    assert [line for line in listed(tmp_path, "pass", SAME[choice]) if "chooses" in line or "rank 0" in line] == []
+
+
+RUN = """\
+import random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+random.seed(1)
+np.random.seed(1)
+torch.manual_seed(1)
+x = torch.randn(24, 4, dtype=torch.float64)
+y = (x[:, 0] > 0).long()
+loader = DataLoader(TensorDataset(x, y), batch_size=6)
+model = nn.Linear(4, 2, dtype=torch.float64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def flipped(x):
+    return -x if np.random.rand(1) < 0.5 else x
+
+
+for epoch in range(3):
+    for x, y in loader:
+        out = model(flipped(x))
+        loss = random.choice([F.cross_entropy, F.multi_margin_loss])(out, y)
+        for _ in range(random.randint(0, 2)):
+            loss = loss + model.weight.pow(2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if torch.rand(1).item() < 0.5:
+            print("shown", loss.item())
+"""
+
+
+def test_the_choices_of_all_ranks_are_those_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
+    trains_as_one(tmp_path, RUN, launcher, world_sizes=(2, 3))

@@ -6,13 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
-from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.own_clocks import is_by_own_clock
 from retrofit.training.files.guards import runs_on_one
-from retrofit.training.steps.shared_branches import concerns_all, leaves_or_trains
+from retrofit.training.steps.shared_branches import all_come_to, concerns_all, leaves_or_trains
 
 RULE = CATALOG["RF408"]
 INVALID = [
@@ -109,19 +108,8 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if runs_on_one(project.analysis, scope, node):
             continue
-        is_even = _all_come_to(project, node, scope)
+        is_even = all_come_to(project, node, scope)
         if (node, scope) in loops or (concerns_all if is_even else leaves_or_trains)(project, node, scope):
             message = "each process decides by its own clock, and others wait for it"
             edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(", ")") if is_even else []
             yield found(RULE, scope.source, node.test, message, edits)
-
-
-def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bool:
-    """Return whether no test of the time, or of a batch, decides which processes come to a node of a function."""
-    earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and part.lineno < node.lineno)
-    leaving = [part for part in earlier if any(isinstance(inner, ast.Return) for inner in part.body)]
-    return project.batch_values.is_settled(node, scope) and not any(
-        project.batch_values.sources_of(part.test, scope) or is_by_own_clock(project.analysis, part.test, scope)
-        for part in leaving
-        if part is not node
-    )

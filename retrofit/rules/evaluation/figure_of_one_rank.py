@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
-from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -14,12 +13,10 @@ from retrofit.training import Project
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.shown import Shown
 from retrofit.training.figures.sinks import DECIDES, PASSED, WEIGHS
-from retrofit.training.files.guards import runs_on_one
 from retrofit.training.steps.drawn_choices import drawn_choices
 from retrofit.training.steps.drawn_partners import drawn_partners
 from retrofit.training.steps.draws_per_batch import draws_per_batch
-from retrofit.training.steps.shared_branches import leaves_or_trains
-from retrofit.training.torch_api.runtime import EVALUATION_SHARES
+from retrofit.training.steps.shared_branches import all_come_to, leaves_or_trains
 
 RULE = CATALOG["RF406"]
 DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduce_total(count)"
@@ -129,21 +126,10 @@ def decided_by_main(project: Project) -> Iterator[Finding]:
         node, scope = shown.node, shown.scope
         if shown.kind != DECIDES or not isinstance(node, (ast.If, ast.While)) or node.test not in shown.values:
             continue
-        if leaves_or_trains(project, node, scope) and _all_come_to(project, node, scope):
+        if leaves_or_trains(project, node, scope) and all_come_to(project, node, scope):
             message = f"rank 0's share: {_short(node.test)}, by which rank 0 decides for all"
             edits = surround(scope.source, node.test, "rd.collectives.broadcast_object(bool(", "))")
             yield found(RULE, scope.source, node, message, edits)
-
-
-def _all_come_to(project: Project, node: ast.If | ast.While, scope: Scope) -> bool:
-    """Return whether all ranks come to a test, equally often."""
-    if runs_on_one(project.analysis, scope, node) or not project.batch_values.is_settled(node, scope):
-        return False
-    if project.batch_values.loops_around(node, scope):
-        return False  # once for each sample of a batch, of which one rank may have more than another
-    outer = [loop.iter for loop in scope.source.ancestors(node) if isinstance(loop, ast.For)]
-    drawn = [call for iterable in outer for call in walk(iterable) if isinstance(call, ast.Call)]
-    return not any(project.analysis.called(call, scope) & EVALUATION_SHARES for call in drawn)
 
 
 def _verb(shown: Shown) -> str:

@@ -9,24 +9,21 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.shards import is_sharded
 from retrofit.training.distributed.reductions import Reduction, reduce_value
-from retrofit.training.evaluation.measurements import Known, Measurement, is_collected, name_in, spread, users
+from retrofit.training.evaluation.decisions import decides
+from retrofit.training.evaluation.measurements import Measurement, is_collected, spread, users
 from retrofit.training.files.guards import runs_on_some
-from retrofit.training.loops import LOOPS, Path
+from retrofit.training.loops import Path
 from retrofit.training.losses.divisions import SIZE, Reader, without_guard
 from retrofit.training.losses.loss_reads import reads_of_loss
 from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, counts_outputs, reduction_for
 from retrofit.training.losses.reductions.samples import looks_like_size
 from retrofit.training.losses.terms import is_of_all
 from retrofit.training.steps.skipped_steps import skips
-from retrofit.training.torch_api.files import SAVES_STATE
-from retrofit.training.torch_api.optimizers import ON_PLATEAU
 from retrofit.training.torch_api.runtime import SAME_BATCHES
 
 RULE = CATALOG["RF401"]
@@ -89,7 +86,7 @@ def _decisions(project: Project) -> Iterator[Finding]:
             continue
         for k in known:
             for node in own_nodes(k.scope.node):
-                if node not in seen and _decides(project.analysis, project.paths, node, k):
+                if node not in seen and decides(project.analysis, project.paths, node, k):
                     seen.add(node)
                     message = "each process decides by its own share of the evaluation"
                     yield found(RULE, k.scope.source, node, message, help=COLLECT)
@@ -162,32 +159,6 @@ def _deciding(project: Project, path: Path) -> Iterator[ast.Name]:
     """Yield the loss in `if loss == 0: continue`: a step that one process leaves out, the others wait for."""
     for skip in skips(project.analysis, path):
         yield from skip.losses
-
-
-def _decides(analysis: Analysis, paths: list[Path], node: ast.AST, known: Known) -> bool:
-    """Return whether this is plateau.step(value), or an `if` on a value that ends the training or keeps the best."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
-        values = analysis.evaluate(node.func.value, known.scope)
-        is_plateau = any(isinstance(value, Result) and value.builder == ON_PLATEAU for value in values)
-        return is_plateau and any(known.holds(argument) for argument in (*node.args, *node.keywords))
-    loops = {loop for path in paths for loop, _ in path.loops}
-    if isinstance(node, ast.While):
-        return node in loops and known.holds(node.test)
-    if not isinstance(node, ast.If) or not known.holds(node.test):
-        return False
-    around = next((outer for outer in known.scope.source.ancestors(node) if isinstance(outer, LOOPS)), None)
-    inside = [part for statement in node.body for part in walk(statement)]
-    ends = around in loops and any(isinstance(part, ast.Break) for part in inside)
-    return ends or any(_keeps(analysis, part, node.test, known.scope) for part in inside)
-
-
-def _keeps(analysis: Analysis, node: ast.AST, test: ast.expr, scope: Scope) -> bool:
-    """Return whether a statement under a test keeps what is best: saves, or sets what the test compares with."""
-    if isinstance(node, ast.Call):
-        return bool(analysis.called(node, scope) & SAVES_STATE)
-    targets = [part for target in node.targets for part in walk(target)] if isinstance(node, ast.Assign) else []
-    compared = {name for part in walk(test) if (name := name_in(part))} if isinstance(test, ast.Compare) else set()
-    return any(name_in(part) in compared for part in targets)
 
 
 def _is_without_gradients(node: ast.AST, scope: Scope) -> bool:

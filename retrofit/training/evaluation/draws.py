@@ -18,10 +18,15 @@ from ..model.layers import builders
 from .mode import is_in_evaluation_mode
 
 
-def draws_in_evaluation(analysis: Analysis, loop: ast.AST, scope: Scope) -> bool:
-    """Return whether a loop that evaluates draws from a common stream, itself or in what it calls, or by dropout."""
-    is_off = is_in_evaluation_mode(analysis, loop, scope)
-    calls = [node for node in walk(loop) if isinstance(node, ast.Call)]
+def draws_in_evaluation(
+    analysis: Analysis, evaluating: ast.AST, scope: Scope, runs_model: ast.AST | None = None
+) -> bool:
+    """Return whether a loop that evaluates draws from a common stream, itself or in what it calls, or by dropout.
+
+    `runs_model`: the first place where it runs a model, of a function that evaluates.
+    """
+    is_off = is_in_evaluation_mode(analysis, runs_model or evaluating, scope)
+    calls = [node for node in walk(evaluating) if isinstance(node, ast.Call)]
     for place in (place for call in calls for place in calls_within(analysis, call, scope)):
         if _is_draw(analysis, *place) and not (is_off and _is_of_training(*place)):
             return True

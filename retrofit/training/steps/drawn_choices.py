@@ -17,6 +17,7 @@ from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Item, name_of
 from retrofit.training.torch_api.randomness import PICKS
+from retrofit.training.torch_api.runtime import FROM_MAIN
 
 from ..data import shapes
 from ..data.random_draws import draws_in_loop
@@ -72,19 +73,24 @@ def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
     if project.batch_values.sources_of(node, scope):
         return False
     found = origins(project.analysis, [Origin(node, scope)], partial(onward, project))
-    calls = [(part, o.scope) for o in found for part in read(o.node) if isinstance(part, ast.Call)]
+    calls = [(part, o.scope) for o in found for part in read(project, o.node, o.scope) if isinstance(part, ast.Call)]
     is_drawn = any(draws_in_loop(project, *call) for call in calls)
     return is_drawn and not any(gives_the_same(project.analysis.called(*call)) for call in calls)
 
 
 def onward(project: Project, origin: Origin) -> list[Origin]:
     """Return what an expression is computed from; how large something is does not depend on its numbers."""
-    return [] if shapes.is_about_shape(origin.node) else [*inputs(project.analysis, origin)]
+    is_end = shapes.is_about_shape(origin.node) or _is_of_main(project, origin.node, origin.scope)
+    return [] if is_end else [*inputs(project.analysis, origin)]
 
 
-def read(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes in an expression that tell of more than a shape."""
+def read(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
+    """Yield the nodes in an expression that tell of more than a shape, and of what rank 0 has given to all."""
     if not shapes.is_about_shape(node):
         yield node
-        for part in children(node):
-            yield from read(part)
+        for part in () if _is_of_main(project, node, scope) else children(node):
+            yield from read(project, part, scope)
+
+
+def _is_of_main(project: Project, node: ast.AST, scope: Scope) -> bool:
+    return isinstance(node, ast.Call) and bool(project.analysis.called(node, scope) & FROM_MAIN)

@@ -41,7 +41,7 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
             continue
         if not _is_trained_on(project, node, scope) or project.batch_values.loops_around(node, scope):
             continue
-        if not any(_follows_batch(project, part, scope) for part in _given(node)):
+        if not any(follows_batch(project, part, scope) for part in given_to_draw(node)):
             yield node, scope
 
 
@@ -64,13 +64,13 @@ def _gives_rows(project: Project, call: ast.Call, scope: Scope) -> bool:
     return not (isinstance(first, ast.Constant) and first.value == 1)
 
 
-def _given(call: ast.Call) -> list[ast.expr]:
+def given_to_draw(call: ast.Call) -> list[ast.expr]:
     """Return what a draw gets its shape from: its arguments, or the tensor that it fills."""
     filled = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in DRAWS_IN_PLACE else []
     return [*filled, *call.args, *(keyword.value for keyword in call.keywords)]
 
 
-def _follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
+def follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is computed from a batch, from its shape, or from a rank's part of a batch size."""
     found = computed_from(project.analysis, node, scope)
     parts = [(part, o.scope) for o in found for part in walk(o.node) if isinstance(part, ast.expr)]
@@ -93,6 +93,6 @@ def _find_used(project: Project) -> tuple[set[ast.AST], set[tuple[str, Scope]]]:
     """Return the calls, and the variables as they are written, that the losses are computed from."""
     starts = [place for path in project.paths for place in loss_expressions(path)]
     found = origins(project.analysis, [Origin(*place) for place in starts], partial(onward, project))
-    parts = [(part, o.scope) for o in found for part in read(o.node)]
+    parts = [(part, o.scope) for o in found for part in read(project, o.node, o.scope)]
     names = {(ast.unparse(part), scope) for part, scope in parts if isinstance(part, (ast.Name, ast.Attribute))}
     return {part for part, _ in parts if isinstance(part, ast.Call)}, names

@@ -28,6 +28,7 @@ PYTHON_DRAWS = frozenset(
     )
 )  # fmt: skip
 PICKS = frozenset(f"{PYTHON}.{name}" for name in ("choice", "choices", "sample"))  # give what they are given
+CHOOSING = PICKS | {f"{NUMPY}.choice"}  # give some of what they are given
 NUMPY_DRAWS = frozenset(
     f"{NUMPY}.{name}" for name in (
         "rand", "randn", "randint", "uniform", "normal", "standard_normal", "choice", "random", "random_sample", "ranf",

@@ -1,0 +1,86 @@
+"""Draws of single numbers by which a training chooses what it does with a batch, and that all ranks can make together.
+
+With one of its own a rank would train on its part of the batch in another way than the others, show other figures of
+it, or wait where they do not come.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.flow.calls.graph import holds_on_every_path
+from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.kinds import Instance
+from retrofit.training.torch_api.randomness import DRAWS, SHUFFLES
+
+from ..data.loaders import TRAIN
+from ..data.random_draws import draws_in_loop
+from ..model.modules import is_module
+from .drawn_choices import drawn_choices, onward, read
+from .draws_per_batch import follows_batch, given_to_draw
+from .shared_branches import all_come_to
+
+if TYPE_CHECKING:
+    from .. import Project
+
+Place = tuple[ast.Call, Scope]
+
+
+def choosing_draws(project: Project) -> dict[ast.Call, Scope]:
+    """Return the draws behind random choices; of a choice all of them or none."""
+    found: dict[ast.Call, Scope] = {}
+    loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
+    for chosen, scope in drawn_choices(project):
+        draws = [*_draws(project, chosen, scope)]
+        if all(_is_common(project, *draw, loops) for draw in draws):
+            found.update(draws)
+    return found
+
+
+def _draws(project: Project, chosen: ast.expr, scope: Scope) -> Iterator[Place]:
+    for origin in origins(project.analysis, [Origin(chosen, scope)], partial(onward, project)):
+        for part in read(project, origin.node, origin.scope):
+            if isinstance(part, ast.Call) and draws_in_loop(project, part, origin.scope):
+                yield part, origin.scope
+
+
+def _is_common(project: Project, call: ast.Call, scope: Scope, loops: Collection[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether all ranks make a draw, equally often, and for the batch as it is."""
+    names = project.analysis.called(call, scope)
+    if names & SHUFFLES or not names & DRAWS:
+        return False  # in place, or of a generator of its own, which all ranks get from rank 0
+    if any(follows_batch(project, given, scope) for given in given_to_draw(call)):
+        return False
+
+    uses = (use for loader in project.loaders for use in loader.uses if use.role != TRAIN)
+    evaluating: set[ast.AST | None] = {*(m.loop for m in project.measurements), *(use.loop for use in uses)}
+
+    def is_in_training(node: ast.AST, where: Scope) -> bool:
+        return any((outer, where) in loops for outer in where.source.ancestors(node))
+
+    if not holds_on_every_path(project.analysis, call, scope, is_in_training):
+        return False  # an evaluation draws it too, on some ranks more often than on others
+    chains = call_chains(project.analysis, call, scope)
+    if any(outer in evaluating for place, where in chains for outer in where.source.ancestors(place)):
+        return False
+    inside = [where for place, where in chains if not is_in_training(place, where)]
+    if any(_is_of_model(project, where) or _is_generator(where) for where in inside):
+        return False
+    return all_come_to(project, call, scope)
+
+
+def _is_of_model(project: Project, scope: Scope) -> bool:
+    """Return whether a function is a method of a model, which evaluations may call in ways that are not followed."""
+    owner = scope.enclosing_class()
+    is_trained_in = any(frame.scope is scope for path in project.paths for frame in path.frames)
+    return owner is not None and not is_trained_in and is_module(project.analysis, Instance(owner))
+
+
+def _is_generator(scope: Scope) -> bool:
+    """Return whether a function gives values one after another, some of which one rank may not ask for."""
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(scope.node))
