@@ -12,6 +12,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.rules.edits.after_setup import edit_after_setup
+from retrofit.rules.edits.early_modules import import_of_early
 from retrofit.training import Project
 from retrofit.training.files.preparations import Preparation
 from retrofit.training.placement import after_variable, block_of
@@ -98,6 +99,8 @@ def _ends(project: Project) -> list[ast.stmt]:
 def has_group(project: Project, scope: Scope, node: ast.AST) -> bool:
     """Return whether the processes have joined where a node is run: not while modules are imported."""
     if scope.parent is not None or project.distribution.joins:
+        return True
+    if scope.source is not project.entry and import_of_early(project) is not None:
         return True
     source, joining = project.analysis.fact("joining", lambda: edit_after_setup(project, None)[:2])
     joined_in = project.analysis.scope_at(source, joining)

@@ -32,7 +32,7 @@ Place = tuple[ast.Call, Scope]
 
 
 def choosing_draws(project: Project) -> dict[ast.Call, Scope]:
-    """Return the draws behind random choices; of a choice all of them or none."""
+    """Return the draws that random choices are made by; of a choice all of them or none."""
     found: dict[ast.Call, Scope] = {}
     loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
     for chosen, scope in drawn_choices(project):
