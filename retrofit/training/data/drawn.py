@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 from functools import partial
 
+from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.sources import Origin, closure, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.fields import given_to_field
@@ -45,6 +46,7 @@ class _Search:
         self.analysis = analysis
         self.leave_out = leave_out
         self.seen: set[Origin] = set()
+        self._returned: dict[ast.AST, list[Place]] = {}  # by functions: the loaders in what they return
         by_calls: dict[frozenset[ast.AST], dict[Origin, list[Origin]]] = analysis.fact("given to loops", dict)
         self._given = by_calls.setdefault(frozenset(leave_out), {})
         self._views: dict[Origin, bool] = analysis.fact("views of loaders", dict)
@@ -93,6 +95,22 @@ class _Search:
             yield from self._combined(node, scope)
         elif builders_of_value(self.analysis, node, scope):
             yield node, scope
+        else:
+            yield from self._of_returned(node, scope)
+
+    def _of_returned(self, node: ast.Call, scope: Scope) -> Iterator[Place]:
+        """Yield a call that returns what hands on a loader: `return cycle(DataLoader(...))`.
+
+        The loader itself where nothing else calls the function: of one that makes several, each is of its own call.
+        """
+        functions = self.analysis.functions_called(node, scope)
+        for function in functions:
+            if function.node not in self._returned:
+                returned = [Origin(value, function.scope) for value in returns_of(function.node)]
+                self._returned[function.node] = [place for value in returned for place in self.of(value)]
+        inner = [place for function in functions for place in self._returned[function.node]]
+        is_only_call = all(len(self.analysis.callers(function.node)) == 1 for function in functions)
+        yield from inner if is_only_call else [(node, scope)] if inner else []
 
     def _is_one_batch(self, node: ast.Call, scope: Scope) -> bool:
         """Return whether a call gives a single batch of a loader: `next(iter(loader))`."""
@@ -128,9 +146,10 @@ class _Search:
         if is_loader and not views:
             yield node, scope  # type: ignore[misc]
         elif is_loader:
-            for part in views:
-                yield from self.of(part)
-            if any(self._makes_loader(part) for part in given if part not in views):
+            made = [part for part in given if part not in views and self._makes_loader(part)]
+            for part in given:
+                yield from self.of(part) if part not in made else ()
+            if made:
                 yield node, scope  # type: ignore[misc]
         else:
             for part in given:
