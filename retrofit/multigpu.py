@@ -1735,6 +1735,8 @@ class ShardedSampler(Sampler):
     of torch's: raises RuntimeError where the ranks draw different orders.
     """
 
+    kept = False  # whole batches, where they would be split
+
     def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool = False, seed: int = 0) -> None:
         self.sampler = without_generator(sampler)
         if hasattr(self.sampler, "sampler"):
@@ -1830,8 +1832,9 @@ class ShardedSampler(Sampler):
 class ShardedBatches(ShardedSampler):
     """This rank's part of the batches of a batch sampler: whole ones, the first of each `world_size` to rank 0.
 
-    With `splits` its part of each batch, so that all ranks together have the batch of one process. A batch counts by
-    its number of samples; where not every rank has one, or has a sample of one, some are repeated and count nothing.
+    With `splits` its part of each batch, so that all ranks together have the batch of one process; all of it where they
+    are `kept`. A batch counts by its number of samples; where not every rank has one, or has a sample of one, some are
+    repeated and count nothing.
     """
 
     def __init__(self, batches: Any, seed: int, splits: bool) -> None:
@@ -1845,7 +1848,7 @@ class ShardedBatches(ShardedSampler):
 
     def __iter__(self) -> Iterator[Any]:
         drawn = super().__iter__()
-        if self.part is None:
+        if self.part is None or self.kept:
             return drawn
         rank, world_size = self.part
         return (list(batch[rank::world_size]) or list(batch[:1]) for batch in map(list, drawn))
@@ -1872,11 +1875,23 @@ class ShardedBatches(ShardedSampler):
         if self.part is None:
             rank, world_size = self.rank, self.world_size
             of_ranks = (*sizes, *[0] * (world_size - len(sizes)))
+        elif self.kept:
+            return whole_batch(total)
         else:
             rank, world_size = self.part
             of_ranks = tuple(len(range(other, total, world_size)) for other in range(world_size))
             length, full = max(of_ranks[rank], 1), -(-full // world_size)
         return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks, is_in_turn=self.part is not None)
+
+
+def whole_batch(length: int) -> Batch:
+    """Return a batch that every rank has all of: rank 0's counts. Warns of the time that this takes."""
+    if get_rank() == 0:
+        text = "--batch global, and batches that are not split: every rank computes them whole, and rank 0's count, so "
+        text += "more ranks save no time; leave --batch at per_gpu: each rank then takes whole batches in turn"
+        warnings.warn(text, stacklevel=2)
+    weight, of_ranks = 0 if get_rank() else get_world_size(), (length, *[0] * (get_world_size() - 1))
+    return Batch(1, 1, float(weight), of_ranks, is_in_turn=False)
 
 
 class DistributedLoader:
@@ -2273,15 +2288,14 @@ class BatchesInTurn:
     All ranks draw all batches with the same random numbers, others in each pass. Of the script's own streams torch's is
     this rank's from then on, those of python and numpy stay common: what a script shuffles between the passes has one
     order everywhere. A rank that has no more repeats its last one, which counts nothing, until no rank has any. With
-    `--batch global` each rank takes its rows of every batch. Attributes are those of the iterable. Collective at every
-    batch, in the thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there
-    are fewer batches than ranks, or one cannot be split.
+    `--batch global` each rank takes its rows of every batch, or a `whole_batch` with `keeps`, and where parts differ in
+    their number of rows. Attributes are those of the iterable. Collective at every batch, in the thread that trains.
+    Raises RuntimeError where the ranks draw different batches, ValueError where there are fewer batches than ranks.
     """
 
-    def __init__(self, batches: Iterable[Any], seed: int) -> None:
-        self.__dict__.update(
-            _batches=batches, _seed=seed, _passes=0, _started=False, _running=None, _ahead=DrawnAhead(), _full=set()
-        )
+    def __init__(self, batches: Iterable[Any], seed: int, keeps: bool = False) -> None:
+        self.__dict__.update(_seed=seed, _keeps=keeps, _passes=0, _started=False, _running=None)
+        self.__dict__.update(_batches=batches, _ahead=DrawnAhead(), _full=set())
 
     def __iter__(self) -> Iterator[Any]:
         require_main_thread(self._batches)
@@ -2347,12 +2361,16 @@ class BatchesInTurn:
                 yield own
 
     def _split(self) -> Iterator[Any]:
-        """Yield each `world_size`-th row of every batch."""
+        """Yield each `world_size`-th row of every batch, or all of them."""
         rank, world_size, full = get_rank(), get_world_size(), 0
         for number, batch in enumerate(self._drawn(1), 1):
             begin_step(f"batch {number} of pass {self._passes}")
             self._require_same([batch] * world_size, is_first=number == 1)
-            total = _common_length(batch)
+            total = 0 if self._keeps else _common_length(batch)
+            if total == 0:
+                with using(whole_batch(_length_of(batch, 0)), self._ahead):
+                    yield batch
+                continue
             of_ranks = tuple(len(range(part, total, world_size)) for part in range(world_size))
             full = max(full, of_ranks[0])
             rows = slice(rank, None, world_size) if of_ranks[rank] else slice(rank % total, rank % total + 1)
@@ -2435,17 +2453,12 @@ def _is_list_of_samples(batch: Any) -> bool:
 
 
 def _common_length(batch: Any) -> int:
-    """Return the number of rows that all tensors, arrays and lists of a batch have. Raises ValueError without one."""
+    """Return the number of rows that all tensors, arrays and lists of a batch have; 0 where they differ."""
     if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
-    numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else -1 for part in parts}
-    if len(numbers) != 1 or numbers & {0, -1} or {type(batch), *map(type, parts)} == {list}:  # lists of words
-        raise ValueError(
-            "--batch global splits each batch over all ranks, and the parts of one here may differ in their "
-            f"number of rows ({sorted(numbers)}); leave --batch at per_gpu: each rank then takes whole batches in turn"
-        )
-    return numbers.pop()
+    numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else 0 for part in parts}
+    return 0 if len(numbers) != 1 or {type(batch), *map(type, parts)} == {list} else numbers.pop()
 
 
 def _rows_taken(batch: Any, rows: slice) -> Any:
@@ -2467,14 +2480,15 @@ DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_s
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
-def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1) -> Any:
+def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1, keep_batches: bool = False) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
     Its batches have `micro_batch(loader.batch_size, accum_steps)` samples; its `batch_size` is that of `loader`. From
     its first iteration on every rank draws random numbers of its own: no two ranks augment the same way. A loader that
     is created again in each epoch, by the same line, has a new order each time. `seed` is rank 0's by default.
     Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
-    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`).
+    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`). `keep_batches`: no batch of the script's
+    own making is split, also with `--batch global`: there every rank computes each of them, and rank 0's counts.
     Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
     TypeError for what gives no batches, or has several DataLoaders.
     """
@@ -2482,16 +2496,16 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
     if isinstance(loader, DataLoader) and not _draws_by_itself(loader):
-        return _distributed(loader, seed, accum_steps, line)
+        return _distributed(loader, seed, accum_steps, line, keep_batches)
     if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
         return loader
     places = wrapped_loaders(loader)
     for holder, name in places:
-        object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line))
-    return loader if places else _given_in_turn(loader, seed, line)
+        object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line, keep_batches))
+    return loader if places else _given_in_turn(loader, seed, line, keep_batches)
 
 
-def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
+def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: Any, keeps: bool) -> DataLoader:
     if is_shard(loader):
         return loader
     if get_world_size() > 1:
@@ -2507,6 +2521,7 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
+    sharded.sampler.kept = keeps
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
     ahead = DrawnAhead(sharded.sampler.is_even)
@@ -2521,8 +2536,8 @@ def _draws_by_itself(loader: DataLoader) -> bool:
     return any("__iter__" in vars(kind) for kind in kinds) and names.isdisjoint(DRAWS_FROM_SAMPLER)
 
 
-def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
-    shared = BatchesInTurn(batches, _common_seed(seed))
+def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int], keeps: bool) -> BatchesInTurn:
+    shared = BatchesInTurn(batches, _common_seed(seed), keeps)
     shared.set_epoch(_times_called[line])
     _times_called[line] += 1
     return shared
@@ -4715,4 +4730,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 795bc61a01ef5de9536f892c78c80518c95aa17e84bf3fccc41ecd3196f0e736
+# Unchanged while the text above has the SHA-256 196d5d864013eac69314375b501b17dab198ae7d08494f20da164047619051fb

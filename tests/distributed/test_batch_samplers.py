@@ -55,12 +55,12 @@ class Unsized(Sampler):
         return iter(torch.randperm(26).tolist())
 
 
-def drawn(sampler, batch_size=None, number=None, batch="per_gpu"):
+def drawn(sampler, batch_size=None, number=None, batch="per_gpu", **options):
     """Return the batches of two epochs with their weights, and the length of the loader."""
     set_options(argparse.Namespace(batch=batch))
     given = {"batch_sampler": sampler} if batch_size is None else {"sampler": sampler, "batch_size": batch_size}
     torch.manual_seed(5)
-    loader = rd.distribute_loader(DataLoader(NUMBERS, **given))
+    loader = rd.distribute_loader(DataLoader(NUMBERS, **given), **options)
     forget_options()
     found = [[(batch.tolist(), weight_of()) for (batch,) in islice(loader, number)] for _ in range(2)]
     return found, len(loader) if hasattr(sampler, "__len__") else None
@@ -93,6 +93,20 @@ def test_a_global_batch_is_split(ranks):
         assert len({number for batch in own for number in batch}) == total
         assert [weight for _, weight in parts if weight] == pytest.approx([3 * len(batch) / total for batch in own])
         assert len(own) == 3 or total < 3
+
+
+def kept(batch):
+    return drawn(ByLength(), batch=batch, keep_batches=True)
+
+
+def test_a_global_batch_that_is_kept_counts_on_rank_0(ranks):
+    shares = ranks(2).run(kept, "global")
+    for epoch in range(2):
+        batches = [[batch for batch, _ in found[epoch]] for found, _ in shares]
+        assert batches[0] == batches[1] and sorted(map(len, batches[0])) == [1, 2, 3, 5, 7, 8]
+        assert [{weight for _, weight in found[epoch]} for found, _ in shares] == [{2.0}, {0.0}]
+    (first, _), (second, _) = ranks(2).run(kept, "per_gpu")
+    assert sorted(len(batch) for batch, _ in first[0] + second[0]) == [1, 2, 3, 5, 7, 8]
 
 
 def test_a_batch_that_is_missing_is_repeated_and_counts_nothing(ranks):

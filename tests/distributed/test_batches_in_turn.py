@@ -241,18 +241,25 @@ def test_a_global_batch_is_split_by_rows(ranks, of_dicts):
     assert shares[1] == ([([1, 3], 1.0), ([5, 7], 1.0), ([8], 0.0)], 3)
 
 
-def parts_of(batch):
+def parts_of(batches, **options):
     set_options(argparse.Namespace(batch="global"))
     try:
-        return list(rd.distribute_loader([batch]))
+        return [(batch, weight_of()) for batch in rd.distribute_loader(batches, **options)]
     finally:
         forget_options()
 
 
-@pytest.mark.parametrize("batch", [(torch.zeros(4), torch.zeros(3)), [[1, 2], [3, 4], [5, 6]]])
-def test_what_cannot_be_split_by_rows_is_an_error(ranks, batch):
-    with pytest.raises(Exception, match=r"differ in their number of rows .* leave --batch at per_gpu"):
-        ranks(2).run(parts_of, batch)
+@pytest.mark.parametrize("batch", [([0, 1, 2], [3, 4]), [[1, 2], [3, 4], [5, 6]]])
+def test_what_cannot_be_split_by_rows_counts_on_rank_0(ranks, batch):
+    assert ranks(2).run(parts_of, [batch]) == [[(batch, 2.0)], [(batch, 0.0)]]
+
+
+def parts_of_kept():
+    return parts_of([[1, 2], [3, 4]], keep_batches=True)
+
+
+def test_batches_that_are_kept_count_on_rank_0(ranks):
+    assert ranks(2).run(parts_of_kept) == [[([1, 2], 2.0), ([3, 4], 2.0)], [([1, 2], 0.0), ([3, 4], 0.0)]]
 
 
 @pytest.mark.parametrize("kind", [OwnOrder, OwnNumber])

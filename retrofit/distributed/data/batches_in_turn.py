@@ -15,7 +15,7 @@ from ..process.options import get_option
 from ..process.process_group import get_rank, get_world_size
 from .batch import Batch, DrawnAhead, rows_of, using
 from .random_state import drawn_apart, get_rng_state, mix_seed, set_rng_state, split_random_streams
-from .sharding import require_main_thread
+from .sharding import require_main_thread, whole_batch
 from .streams import digest_of
 
 MOST_PARTS = 1000  # of a batch that are looked at
@@ -27,15 +27,14 @@ class BatchesInTurn:
     All ranks draw all batches with the same random numbers, others in each pass. Of the script's own streams torch's is
     this rank's from then on, those of python and numpy stay common: what a script shuffles between the passes has one
     order everywhere. A rank that has no more repeats its last one, which counts nothing, until no rank has any. With
-    `--batch global` each rank takes its rows of every batch. Attributes are those of the iterable. Collective at every
-    batch, in the thread that trains. Raises RuntimeError where the ranks draw different batches, ValueError where there
-    are fewer batches than ranks, or one cannot be split.
+    `--batch global` each rank takes its rows of every batch, or a `whole_batch` with `keeps`, and where parts differ in
+    their number of rows. Attributes are those of the iterable. Collective at every batch, in the thread that trains.
+    Raises RuntimeError where the ranks draw different batches, ValueError where there are fewer batches than ranks.
     """
 
-    def __init__(self, batches: Iterable[Any], seed: int) -> None:
-        self.__dict__.update(
-            _batches=batches, _seed=seed, _passes=0, _started=False, _running=None, _ahead=DrawnAhead(), _full=set()
-        )
+    def __init__(self, batches: Iterable[Any], seed: int, keeps: bool = False) -> None:
+        self.__dict__.update(_seed=seed, _keeps=keeps, _passes=0, _started=False, _running=None)
+        self.__dict__.update(_batches=batches, _ahead=DrawnAhead(), _full=set())
 
     def __iter__(self) -> Iterator[Any]:
         require_main_thread(self._batches)
@@ -101,12 +100,16 @@ class BatchesInTurn:
                 yield own
 
     def _split(self) -> Iterator[Any]:
-        """Yield each `world_size`-th row of every batch."""
+        """Yield each `world_size`-th row of every batch, or all of them."""
         rank, world_size, full = get_rank(), get_world_size(), 0
         for number, batch in enumerate(self._drawn(1), 1):
             begin_step(f"batch {number} of pass {self._passes}")
             self._require_same([batch] * world_size, is_first=number == 1)
-            total = _common_length(batch)
+            total = 0 if self._keeps else _common_length(batch)
+            if total == 0:
+                with using(whole_batch(_length_of(batch, 0)), self._ahead):
+                    yield batch
+                continue
             of_ranks = tuple(len(range(part, total, world_size)) for part in range(world_size))
             full = max(full, of_ranks[0])
             rows = slice(rank, None, world_size) if of_ranks[rank] else slice(rank % total, rank % total + 1)
@@ -189,17 +192,12 @@ def _is_list_of_samples(batch: Any) -> bool:
 
 
 def _common_length(batch: Any) -> int:
-    """Return the number of rows that all tensors, arrays and lists of a batch have. Raises ValueError without one."""
+    """Return the number of rows that all tensors, arrays and lists of a batch have; 0 where they differ."""
     if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
-    numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else -1 for part in parts}
-    if len(numbers) != 1 or numbers & {0, -1} or {type(batch), *map(type, parts)} == {list}:  # lists of words
-        raise ValueError(
-            "--batch global splits each batch over all ranks, and the parts of one here may differ in their "
-            f"number of rows ({sorted(numbers)}); leave --batch at per_gpu: each rank then takes whole batches in turn"
-        )
-    return numbers.pop()
+    numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else 0 for part in parts}
+    return 0 if len(numbers) != 1 or {type(batch), *map(type, parts)} == {list} else numbers.pop()
 
 
 def _rows_taken(batch: Any, rows: slice) -> Any:

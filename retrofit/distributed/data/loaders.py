@@ -23,14 +23,15 @@ DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_s
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
-def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1) -> Any:
+def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1, keep_batches: bool = False) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
     Its batches have `micro_batch(loader.batch_size, accum_steps)` samples; its `batch_size` is that of `loader`. From
     its first iteration on every rank draws random numbers of its own: no two ranks augment the same way. A loader that
     is created again in each epoch, by the same line, has a new order each time. `seed` is rank 0's by default.
     Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
-    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`).
+    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`). `keep_batches`: no batch of the script's
+    own making is split, also with `--batch global`: there every rank computes each of them, and rank 0's counts.
     Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
     TypeError for what gives no batches, or has several DataLoaders.
     """
@@ -38,16 +39,16 @@ def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int 
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
     if isinstance(loader, DataLoader) and not _draws_by_itself(loader):
-        return _distributed(loader, seed, accum_steps, line)
+        return _distributed(loader, seed, accum_steps, line, keep_batches)
     if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
         return loader
     places = wrapped_loaders(loader)
     for holder, name in places:
-        object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line))
-    return loader if places else _given_in_turn(loader, seed, line)
+        object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line, keep_batches))
+    return loader if places else _given_in_turn(loader, seed, line, keep_batches)
 
 
-def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: tuple[str, int]) -> DataLoader:
+def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: Any, keeps: bool) -> DataLoader:
     if is_shard(loader):
         return loader
     if get_world_size() > 1:
@@ -63,6 +64,7 @@ def _distributed(loader: DataLoader, seed: int | None, accum_steps: int, line: t
     sharded = shard_loader(loader, seed=seed, batch_size=size, accum_steps=accum_steps)
     if not isinstance(sharded.sampler, ShardedSampler):
         return sharded
+    sharded.sampler.kept = keeps
     sharded.sampler.set_epoch(_times_called[line])
     _times_called[line] += 1
     ahead = DrawnAhead(sharded.sampler.is_even)
@@ -77,8 +79,8 @@ def _draws_by_itself(loader: DataLoader) -> bool:
     return any("__iter__" in vars(kind) for kind in kinds) and names.isdisjoint(DRAWS_FROM_SAMPLER)
 
 
-def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int]) -> BatchesInTurn:
-    shared = BatchesInTurn(batches, _common_seed(seed))
+def _given_in_turn(batches: Any, seed: int | None, line: tuple[str, int], keeps: bool) -> BatchesInTurn:
+    shared = BatchesInTurn(batches, _common_seed(seed), keeps)
     shared.set_epoch(_times_called[line])
     _times_called[line] += 1
     return shared

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from multiprocessing import forkserver
@@ -34,6 +35,8 @@ class ShardedSampler(Sampler):
     samples than ranks, the first ones are repeated. Collective at the start of an epoch, where the sampler is not one
     of torch's: raises RuntimeError where the ranks draw different orders.
     """
+
+    kept = False  # whole batches, where they would be split
 
     def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool = False, seed: int = 0) -> None:
         self.sampler = without_generator(sampler)
@@ -130,8 +133,9 @@ class ShardedSampler(Sampler):
 class ShardedBatches(ShardedSampler):
     """This rank's part of the batches of a batch sampler: whole ones, the first of each `world_size` to rank 0.
 
-    With `splits` its part of each batch, so that all ranks together have the batch of one process. A batch counts by
-    its number of samples; where not every rank has one, or has a sample of one, some are repeated and count nothing.
+    With `splits` its part of each batch, so that all ranks together have the batch of one process; all of it where they
+    are `kept`. A batch counts by its number of samples; where not every rank has one, or has a sample of one, some are
+    repeated and count nothing.
     """
 
     def __init__(self, batches: Any, seed: int, splits: bool) -> None:
@@ -145,7 +149,7 @@ class ShardedBatches(ShardedSampler):
 
     def __iter__(self) -> Iterator[Any]:
         drawn = super().__iter__()
-        if self.part is None:
+        if self.part is None or self.kept:
             return drawn
         rank, world_size = self.part
         return (list(batch[rank::world_size]) or list(batch[:1]) for batch in map(list, drawn))
@@ -172,11 +176,23 @@ class ShardedBatches(ShardedSampler):
         if self.part is None:
             rank, world_size = self.rank, self.world_size
             of_ranks = (*sizes, *[0] * (world_size - len(sizes)))
+        elif self.kept:
+            return whole_batch(total)
         else:
             rank, world_size = self.part
             of_ranks = tuple(len(range(other, total, world_size)) for other in range(world_size))
             length, full = max(of_ranks[rank], 1), -(-full // world_size)
         return Batch(length, full, of_ranks[rank] * world_size / total, of_ranks, is_in_turn=self.part is not None)
+
+
+def whole_batch(length: int) -> Batch:
+    """Return a batch that every rank has all of: rank 0's counts. Warns of the time that this takes."""
+    if get_rank() == 0:
+        text = "--batch global, and batches that are not split: every rank computes them whole, and rank 0's count, so "
+        text += "more ranks save no time; leave --batch at per_gpu: each rank then takes whole batches in turn"
+        warnings.warn(text, stacklevel=2)
+    weight, of_ranks = 0 if get_rank() else get_world_size(), (length, *[0] * (get_world_size() - 1))
+    return Batch(1, 1, float(weight), of_ranks, is_in_turn=False)
 
 
 class DistributedLoader:

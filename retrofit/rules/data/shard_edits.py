@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from retrofit.analysis.calls import last_name
@@ -23,12 +24,25 @@ from retrofit.training.data.drawn import builders_of_value, is_view, loaders_in
 from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.data.shards import builders_of
 from retrofit.training.loops import LOOPS
+from retrofit.training.losses.gathering.kept_batches import keeps_batches
 from retrofit.training.placement import after_variable, condition_at, first_statement
 from retrofit.training.torch_api.randomness import SHUFFLES
+from retrofit.training.torch_api.runtime import KEEPS_BATCHES
+
+KEPT = (
+    "a step needs its batches as the script makes them: each process takes whole ones in turn, and with "
+    "RETROFIT_BATCH=global every process computes each of them, which saves no time"
+)
 
 
 def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str) -> Finding:
     """Return the finding of a rule that hands a training loader to rd.distribute_loader, or refuses it."""
+    finding = _shard(project, loader, rule, message)
+    is_kept = bool(finding.edits) and keeps_batches(project)
+    return replace(finding, message=f"{message}; {KEPT}", kind="batches-kept") if is_kept else finding
+
+
+def _shard(project: Project, loader: Loader, rule: Rule, message: str) -> Finding:
     use = next(use for use in loader.uses if use.role == TRAIN)
     if loader.variable is None:
         if any(_is_by_argument(project, each.expression, each.scope) for each in loader.uses):
@@ -38,7 +52,7 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
         several = next((each for each in loader.uses if _is_of_several(each)), None)
         entries = trained_entries(project.analysis, loader, project.loaders)
         if entries and (several is not None or all(isinstance(node, ast.Call) for node, _ in entries)):
-            edits = [edit for node, scope in entries for edit in _around(scope.source, node)]
+            edits = [edit for node, scope in entries for edit in _around(project, scope.source, node)]
             return found(rule, entries[0][1].source, entries[0][0], message, edits)
         if several is not None:
             refusal = f"{ast.unparse(several.expression)} is of several loaders, which are drawn from together"
@@ -47,17 +61,17 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
         return found(rule, use.scope.source, use.expression, message, list(_without_variable(project, loader, use)))
     inside = list(_made_inside(project, loader)) or _put_in(project, loader)
     if inside:
-        edits = [edit for builder, scope in inside for edit in _around(scope.source, builder)]
+        edits = [edit for builder, scope in inside for edit in _around(project, scope.source, builder)]
         return found(rule, inside[0][1].source, inside[0][0], message, edits)
     if _is_shuffled(project, loader.variable):
         trained = (each for each in loader.uses if each.role == TRAIN)
-        edits = [edit for each in trained for edit in _around(each.scope.source, each.expression)]
+        edits = [edit for each in trained for edit in _around(project, each.scope.source, each.expression)]
         return found(rule, use.scope.source, use.expression, message, edits)
     place = after_variable(project.analysis, loader.variable, project.paths, partial(_is_view, project))
     if place is None or not _comes_after_all(project, loader, *place):
         return _where_made(project, loader, use, rule, message)
     source, statement = place
-    line = f"{loader.variable} = rd.distribute_loader({loader.variable})"
+    line = f"{loader.variable} = {_sharded(project, loader.variable)}"
     others = [use for use in loader.uses if use.role == EVALUATION]
     if others:
         message += f"; {loader.variable} is also read at {others[0].scope.source.place(others[0].expression)}"
@@ -77,11 +91,11 @@ def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Ed
     node, scope = use.expression, use.scope
     if made and is_given and all(each.role == TRAIN for each in loader.uses):
         for builder, where in made:
-            yield from _around(where.source, builder)
+            yield from _around(project, where.source, builder)
     elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in parameters(scope.node):
-        yield insert_before(scope.source, first_statement(scope), [f"{node.id} = rd.distribute_loader({node.id})"])
+        yield insert_before(scope.source, first_statement(scope), [f"{node.id} = {_sharded(project, node.id)}"])
     else:
-        yield from _around(scope.source, node)
+        yield from _around(project, scope.source, node)
 
 
 def _is_shuffled(project: Project, variable: Variable) -> bool:
@@ -175,10 +189,10 @@ def _where_made(project: Project, loader: Loader, use: Use, rule: Rule, message:
         return found(rule, use.scope.source, use.expression, message, refusal=refusal, kind="loader-in-several-places")
     edits: list[Edit] = []
     for assignment in made:
-        source, line = assignment.scope.source, f"{loader.variable} = rd.distribute_loader({loader.variable})"
+        source, line = assignment.scope.source, f"{loader.variable} = {_sharded(project, loader.variable)}"
         is_part = assignment.value is not _call_of(assignment)  # of a tuple
         made_at = [insert_after(source, assignment.statement, [line])] if is_part else []
-        edits += made_at or _around(source, assignment.value)  # type: ignore[arg-type]
+        edits += made_at or _around(project, source, assignment.value)  # type: ignore[arg-type]
     return found(rule, made[0].scope.source, made[0].statement, message, edits)
 
 
@@ -208,5 +222,11 @@ def _call_of(assignment: Assignment) -> ast.Call | None:
     return value if isinstance(value, ast.Call) else None
 
 
-def _around(source: Source, loader: ast.expr) -> list[Edit]:
-    return surround(source, loader, "rd.distribute_loader(", ")")
+def _around(project: Project, source: Source, loader: ast.expr) -> list[Edit]:
+    before, after = _sharded(project, "\n").split("\n")
+    return surround(source, loader, before, after)
+
+
+def _sharded(project: Project, loader: object) -> str:
+    """Return the text that shards a loader."""
+    return f"rd.distribute_loader({loader}{f', {KEEPS_BATCHES}=True' if keeps_batches(project) else ''})"

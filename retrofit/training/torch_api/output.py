@@ -22,7 +22,8 @@ SHOWS = frozenset({
     "rich.print", "rich.print_json", "rich.console.Console.print", "rich.console.Console.rule",
     "rich.console.Console.log", "rich.progress.Progress.console.print", "rich.progress.Progress.console.log",
     "click.echo", "click.secho", "typer.echo", "typer.secho", "pprint.pprint", "pprint.pp",
-    "termcolor.cprint", "icecream.ic", *(f"{bar}.write" for bar in PROGRESS_BARS if bar.endswith(".tqdm")),
+    "pprint.PrettyPrinter.pprint", "termcolor.cprint", "icecream.ic",
+    *(f"{bar}.write" for bar in PROGRESS_BARS if bar.endswith(".tqdm")),
     *(f"{stream}.{method}" for stream in STREAMS for method in ("write", "writelines", "buffer.write")),
 })  # fmt: skip
 PRINTS = SHOWS | {"print", "warnings.warn", runtime.PRINT_MAIN}

@@ -49,6 +49,7 @@ from .values import (
     OTHER,
     PARTS,
     PLAIN,
+    RESHAPED,
     ROWS,
     SIZE,
     VIEWS,
@@ -253,7 +254,7 @@ class CallValues:
         is_merged = first.kind == SIZE or (shape and axis_number(shape[0]) == -1)
         if is_merged and rows.kind != VIEWS:
             return Value(PARTS)
-        return other("rows are reshaped in a way that is not followed")
+        return other(RESHAPED)
 
     def _is_size_name(self, shape: list[ast.expr], scope: Scope) -> bool:
         """Return whether the first size is a variable that holds the number of samples, or of rows."""

@@ -43,14 +43,24 @@ class Gathering:
 
 def gathering(project: Project) -> Gathering:
     """Return what has to be gathered for the comparisons of samples, if all that follows is that of one process."""
+    from .kept_batches import keeps_batches
+
+    return Gathering() if keeps_batches(project) else gathering_of_parts(project)
+
+
+def gathering_of_parts(project: Project) -> Gathering:
+    """Return what has to be gathered where each rank has a part of a batch, and not batches as the script made them."""
     return project.analysis.fact("gathering", lambda: _find(project))
 
 
 def reader_of_values(project: Project) -> ValueReader:
     """Return what tells rows and sizes of a batch from what is the same on all ranks, with all that is gathered."""
-    return gathering(project).reader or project.analysis.fact(
-        "reader of gathered rows", lambda: _reader_of_gathered(project)
-    )
+    return reader_with(project, gathering(project))
+
+
+def reader_with(project: Project, found: Gathering) -> ValueReader:
+    """Return what reads values where that is gathered which was found."""
+    return found.reader or project.analysis.fact("reader of gathered rows", lambda: _reader_of_gathered(project))
 
 
 def is_given_whole_rows(project: Project, call: ast.Call, scope: Scope) -> bool:

@@ -33,6 +33,7 @@ SIZE = "size"  # computed from the number of this rank's samples alone
 OTHER = "other"
 ROWS = frozenset({PLAIN, VIEWS, PARTS})
 SOME_ROWS = "some of the rows are chosen"
+RESHAPED = "rows are reshaped in a way that is not followed"
 Path = tuple[object, ...]
 
 

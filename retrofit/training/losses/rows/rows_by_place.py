@@ -18,7 +18,7 @@ from retrofit.training.torch_api.tensors import SPLITS
 from ...model.gradients import has_gradients
 from ...model.indirect.library_calls import losses_computed_from
 from ..gathering.gathered import reader_of_values
-from ..gathering.values import PLAIN, SIZE, SOME_ROWS
+from ..gathering.values import PLAIN, SIZE, SOME_ROWS, ValueReader
 from ..reductions.axes import axes_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,13 @@ PLACES = {"arange", "argsort", "range"}  # functions that give places in a batch
 
 def rows_by_place(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rows of a batch that a loss takes by their place, outside the model: other samples on each rank."""
-    reader = reader_of_values(project)
+    for node, scope in taken_by_place(project, reader_of_values(project)):
+        if has_gradients(project.analysis, scope, node):
+            yield node, scope
+
+
+def taken_by_place(project: Project, reader: ValueReader) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the rows that are taken by their place, of a batch and of what is computed from it, outside the model."""
     in_models = {function.node for function in _run_by_models(project)}
     computing = losses_computed_from(project.analysis, project.paths)
     seen: set[ast.AST] = set()
@@ -40,10 +46,10 @@ def rows_by_place(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
         of: ast.expr | None = None
         if isinstance(node, ast.Subscript):
             is_chosen = reader.value(node, scope).reason == SOME_ROWS and not _is_gone_through(node, scope)
-            of = node.value if is_chosen and _is_by_place(project, node, scope) else None
+            of = node.value if is_chosen and _is_by_place(project, reader, node, scope) else None
         elif isinstance(node, ast.Call) and last_name(node) in SPLITS:
             of = _taken_apart(project, node, scope)
-        if of is not None and reader.value(of, scope).kind == PLAIN and has_gradients(project.analysis, scope, node):
+        if of is not None and reader.value(of, scope).kind == PLAIN:
             yield node, scope  # type: ignore[misc]
 
 
@@ -77,14 +83,14 @@ def _is_counter(project: Project, node: ast.AST, scope: Scope) -> bool:
     return any(b.kind == "item" and b.node not in project.batch_values.loops for b, _ in made)
 
 
-def _is_by_place(project: Project, node: ast.Subscript, scope: Scope) -> bool:
+def _is_by_place(project: Project, reader: ValueReader, node: ast.Subscript, scope: Scope) -> bool:
     first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
     if any(_is_counter(project, part, scope) for part in walk(first)):
         return False  # one part of the batch after the other
     if isinstance(first, ast.Slice):
         if first.lower is not None or first.step is not None or first.upper is None:
             return first.lower is not None or first.step is not None
-        return reader_of_values(project).value(first.upper, scope).kind != SIZE  # x[: len(y)] has what y has
+        return reader.value(first.upper, scope).kind != SIZE  # x[: len(y)] has what y has
     if first is not node.slice:
         return False  # an entry of each row: x[torch.arange(len(x)), y]
     parts = computed_from(project.analysis, first, scope)
