@@ -41,7 +41,8 @@ class CallSite:
         given = self.positional()
         spread = [number for number, (part, _) in enumerate(given) if isinstance(part, ast.Starred)]
         position = names.index(name) if name in names else -1
-        if len(spread) == 1 and position >= spread[0]:
+        after = len(given) - 1 - spread[0] if spread else 0  # which are for the last parameters, or for earlier ones
+        if len(spread) == 1 and spread[0] <= position < len(names) - after:
             part, scope = given[spread[0]]
             return part.value, position - spread[0], scope  # type: ignore[attr-defined]
         options = [(keyword.value, scope) for keyword, scope in self.keywords() if keyword.arg is None]

@@ -82,12 +82,9 @@ def run(indices, optimizer=None):
 """
 
 
-def test_a_loop_over_batches_that_also_evaluates_is_refused(tmp_path: Path) -> None:
-    text = START.replace("for epoch", SHARED + "for epoch") + "    run(rows, optimizer)\n"
+def test_a_loop_over_batches_that_also_evaluates_is_split(tmp_path: Path) -> None:
+    text = START.replace("for epoch", SHARED + "for epoch") + "    run(rows, optimizer)\n    run(rows[:20])\n"
     assert "for k in rd.distribute_loader(np.array_split(indices, 12)):" in converted(tmp_path, text)
-    assert any(
-        "np.array_split" in found.refusal for found in conversion(tmp_path, text + "    run(rows[:20])\n").refusals
-    )
 
 
 PLAYED = """\

@@ -141,7 +141,8 @@ for epoch in range(3):
 """
 
 
-def test_a_loop_that_also_evaluates_is_refused(tmp_path: Path) -> None:
-    assert "rd.data.draw_together(random.shuffle, rows)" in converted(tmp_path, START + SHARED)
-    (reason,) = set(reasons(tmp_path, SHARED + "    print(run(list(range(20))))\n"))
-    assert "run(list(range(20))) gives an evaluation its batches, too" in reason
+def test_an_evaluation_in_the_loop_of_the_training_is_split_as_well(tmp_path: Path) -> None:
+    lines = converted(tmp_path, START + SHARED + "    print(run(list(range(20))))\n")
+    assert "rd.data.draw_together(random.shuffle, rows)" in lines
+    assert f"k = rd.data.own_part(indices[i * {SIZE} : (i + 1) * {SIZE}])" in lines
+    assert "total += rd.reduce_loss(loss).item()" in lines

@@ -52,7 +52,8 @@ class BatchSizes:
         node, scope = place
         for binding, where in bindings_of(self.analysis, node, scope) if isinstance(node, ast.Name) else ():
             if binding.kind == "parameter":
-                yield from ((given, site) for given, site, _ in given_for(self.analysis, binding.name, where, ()))
+                found = given_for(self.analysis, binding.name, where, ())
+                yield from ((given, site) for given, site, keys in found if not keys)
 
     def __contains__(self, place: tuple[ast.AST, Scope]) -> bool:
         node, scope = place
@@ -104,7 +105,7 @@ class BatchSizes:
     def _of_callers(self, binding: Binding, scope: Scope, depth: int) -> object:
         """Return the size that all callers give for a parameter, whatever its default is; None if they differ."""
         given = given_for(self.analysis, binding.name, scope, ()) if binding.kind == "parameter" else ()
-        sizes = {self._identity(value, where, depth - 1) for value, where, _ in given}
+        sizes = {None if keys else self._identity(value, where, depth - 1) for value, where, keys in given}
         return sizes.pop() if len(sizes) == 1 else None
 
     def _computed(self, node: ast.BinOp, scope: Scope, depth: int) -> object:

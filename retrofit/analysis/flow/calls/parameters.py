@@ -28,7 +28,7 @@ def given_for(
     if name not in names:
         yield from (found for site in sites if keys for found in _of_rest(site, name, scope, keys))
         return
-    given = [site.argument(names, name) for site in sites]
+    given = [site.argument(names, name) or _after_spread(site, function, names, name) for site in sites]
     yield from ((*place, keys) for place in given if place is not None)
     for site in (site for site, place in zip(sites, given) if place is None):
         yield from _of_spread(site, names, name, keys)
@@ -37,6 +37,15 @@ def given_for(
     default = default_of(function, name)
     if default is not None and (None in given or (calls is None and has_unknown_caller(analysis, scope))):
         yield default, scope.parent or scope, keys
+
+
+def _after_spread(site: CallSite, function: Function, names: list[str], name: str) -> tuple[ast.expr, Scope] | None:
+    """Return what a call gives after `*values` for a parameter of a function that is given all of them by place."""
+    given, parameters = site.positional(), function.args
+    spread = [number for number, (part, _) in enumerate(given) if isinstance(part, ast.Starred)]
+    place = names.index(name) - len(names) + len(given)
+    is_open = parameters.vararg or parameters.kwonlyargs or parameters.defaults or site.keywords()
+    return given[place] if len(spread) == 1 and not is_open and place > spread[0] else None
 
 
 def _of_spread(site: CallSite, names: list[str], name: str, keys: Keys) -> Iterator[Given]:

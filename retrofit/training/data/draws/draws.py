@@ -32,7 +32,7 @@ from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, 
 from .slices.sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
 from .slices.side_by_side import SideBySide, read_elsewhere, side_by_side
 from .slices.slices import Slice, bounds_of, cut_into_parts, slice_of
-from .whole import evaluated_by_loop, evaluated_whole, kept_whole
+from .whole import evaluated_whole, kept_whole
 from .without_batch import follows_loop, has_other_batch, without_batch
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ UNCLEAR = "whether {} cuts samples, or one sequence, cannot be told"
 def find_draws(project: Project) -> Draws:
     """Return what the training draws where no loader gives it batches."""
     found = Draws()
-    drawing: list[Path] = []
     followed: set[ast.AST] = set()  # what the losses are computed from
     if project.distribution.is_by_hand:
         return found
@@ -55,7 +54,6 @@ def find_draws(project: Project) -> Draws:
         search.run()
         found.problems += search.problems
         found.batches.update(search.batches)
-        drawing += [path] if search.batches else []
         found.orders.update(search.orders)
         found.split.update(search.split)
         found.sequences.update(search.sequences)
@@ -66,7 +64,6 @@ def find_draws(project: Project) -> Draws:
     in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind in (SLICE, PARTS)]
     found.batches, apart, evaluated = kept_whole(project, found.batches, in_order, followed)
     found.whole = {**dict(evaluated_whole(project, places, followed)), **apart}
-    evaluated |= {call: s for path in drawing if in_order for call, s in evaluated_by_loop(project.analysis, path)}
     for call, scope in evaluated.items():
         text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"
         found.problems.append((call, scope, text))

@@ -18,7 +18,6 @@ from retrofit.training.torch_api.data import ENDLESS, LOOKS_LIKE_LOADER, NUMBERS
 from ...loops import Path
 from ...model.modules import is_module
 from .slices.cut_batches import gives_cut, steps_in_each
-from .whole import evaluated_by_loop
 
 KNOWN = standard_modules() | {"torch", "numpy"}  # packages that do not iterate over batches
 MOST_NAMES = 4  # of a view that is followed: bar = tqdm(batches)
@@ -29,7 +28,7 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
     loop, frame = path.loops[0]
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         place = _inside(analysis, loop.iter, frame.scope)
-        if gives_batches(analysis, *place) or _is_cut_for(analysis, path, place):
+        if gives_batches(analysis, *place) or (steps_in_each(path) and gives_cut(analysis, *place)):
             return [place]
     found = []
     for node in walk(loop):
@@ -38,12 +37,6 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
             if gives_batches(analysis, *place):
                 found.append(place)
     return list(dict.fromkeys(found))
-
-
-def _is_cut_for(analysis: Analysis, path: Path, place: Place) -> bool:
-    """Return whether a list has the batches of a training, and of no evaluation, which would have a part of them."""
-    is_of_training = steps_in_each(path) and gives_cut(analysis, *place)
-    return is_of_training and not any(evaluated_by_loop(analysis, path))
 
 
 def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, origins
@@ -16,7 +15,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
 
-from ...loops import Frame, Path, calls_without_training, loops_around
+from ...loops import Frame, loops_around
 from ...model.gradients import enters_evaluation
 
 if TYPE_CHECKING:
@@ -93,16 +92,6 @@ def _evaluated_in_part(
             elif next(loops_around(scope, call), None) not in {None, *training}:
                 known.add(call)
                 yield call, scope
-
-
-def evaluated_by_loop(analysis: Analysis, path: Path) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the calls that run the training loop of a path for an evaluation: `run(tests, optimizer=None)`."""
-    around = path.frames[path.frames.index(path.loops[0][1]) :]
-    scopes = {frame.scope for frame in around}
-    for call in calls_without_training(analysis, [path]):
-        scope = scope_of(analysis, call)
-        if any(function.scope in scopes for function in analysis.functions_called(call, scope)):
-            yield call, scope
 
 
 def is_whole(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -204,7 +204,8 @@ def _values_of(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope)
             drawn = range_of(analysis, binding.node, where)
             yield from ((part, where) for part in (drawn.args if drawn is not None else []))
         elif binding.kind == "parameter":
-            yield from ((given, site) for given, site, _ in given_for(analysis, binding.name, where, ()))
+            found = given_for(analysis, binding.name, where, ())
+            yield from ((given, site) for given, site, keys in found if not keys)
         elif binding.kind == "value" and binding.value is not None:
             is_quotient = isinstance(binding.value, ast.Call) and "divmod" in analysis.called(binding.value, where)
             if is_quotient or not binding.path:
