@@ -17,6 +17,7 @@ from ..python_api import MAPPINGS
 from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import Display, Instance, LocalClass, LocalFunction, LocalModule, Result, Value
+from ..values.mapped import MAP, applied
 from .bindings import bindings_of
 from .calls.parameters import given_for, has_unknown_caller
 from .keys import Key, Keys, before_slice, has_no_entry, keys_inside, later, may_be
@@ -320,6 +321,8 @@ def _of_call(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Ori
         yield origin.to(node.args[0], keys=(Key.ELEMENT, *origin.keys[1:]) if origin.keys else ())
     elif node.args and names & (IN_ORDER | set(analysis.library.same_functions)):
         yield origin.to(node.args[0], keys=_in_iteration(analysis, node.args[0], origin))
+    elif MAP in names and origin.keys and (made := applied(node, origin.scope)) is not None:
+        yield origin.to(made, keys=origin.keys[1:])
     elif names & {"enumerate", "zip", "next", "dict"}:
         yield from _of_builtin(analysis, node, names, origin)
     elif isinstance(node.func, ast.Attribute):
@@ -353,9 +356,8 @@ def _is_mapping(value: Value) -> bool:
 def _of_builtin(analysis: Analysis, node: ast.Call, names: set[str], origin: Origin) -> Iterator[Origin]:
     keys = origin.keys
     if "next" in names and node.args:
-        yield from (
-            origin.to(part, keys=(Key.ELEMENT, *keys) if part is node.args[0] else keys) for part in node.args[:2]
-        )
+        inner = (Key.ELEMENT, *keys)
+        yield from (origin.to(part, keys=inner if part is node.args[0] else keys) for part in node.args[:2])
     elif "enumerate" in names and node.args and keys[1:2] in ((), (1,), (-1,), (None,)):
         inner = _in_iteration(analysis, node.args[0], origin)
         yield origin.to(node.args[0], keys=(*inner[:1], *inner[2:]))
@@ -389,10 +391,8 @@ def _of_method(analysis: Analysis, node: ast.Call, method: ast.Attribute, origin
     elif method.attr in ("get", "pop", "setdefault"):
         yield origin.to(method.value, keys=(literal_key(node.args[0]) if node.args else None, *keys))
         yield from (origin.to(part) for part in node.args[1:2])
-    elif method.attr == "values" and keys:
-        yield origin.to(method.value, keys=(None, *keys[1:]))
-    elif method.attr == "keys" and keys:
-        yield origin.to(method.value, keys=(Key.ELEMENT, *keys[1:]))
+    elif method.attr in ("keys", "values") and keys:
+        yield origin.to(method.value, keys=(Key.ELEMENT if method.attr == "keys" else None, *keys[1:]))
     elif method.attr == "items" and keys:
         if keys[1:2] != (0,):
             yield origin.to(method.value, keys=(None, *keys[2:]))

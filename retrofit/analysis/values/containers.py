@@ -9,10 +9,12 @@ from ..calls import CallSite, later_entries
 from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .kinds import NOTHING, Display, Item, Result, Value, Values
+from .mapped import MAP, applied
 
 if TYPE_CHECKING:
     from .inference import Analysis
 
+LISTS = {"list", "tuple"}
 CALLED_DICTS = {"dict", "collections.OrderedDict", "collections.defaultdict"}
 MOST_DEPTH = 4  # of dicts that are put together from others
 
@@ -30,6 +32,13 @@ class Containers:
             return frozenset().union(*(self._analysis.evaluate(part, scope) for part, scope in exact))
         if isinstance(base, (Display, Result)) and (pairs := self._pairs(base)):
             return self._union([value for _, value in pairs], base.scope)
+        if isinstance(base, Result) and base.builder == MAP and (made := applied(base.call, base.scope)) is not None:
+            return self._analysis.evaluate(made, base.scope)
+        if isinstance(base, Result) and base.builder in LISTS and base.call.args:
+            listed = self._analysis.evaluate(base.call.args[0], base.scope)
+            held = [v for v in listed if isinstance(v, Display) or (isinstance(v, Result) and v.builder == MAP)]
+            if held:
+                return frozenset().union(*(self.entry(value, key) for value in held))
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope

@@ -12,6 +12,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.fields import given_to_field
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item, LocalClass, Result, Value
+from retrofit.analysis.values.mapped import is_applied
 from retrofit.analysis.values.views import Place, viewed
 from retrofit.training.torch_api.data import (
     COMBINES,
@@ -79,6 +80,8 @@ class _Search:
 
     def _of_call(self, node: ast.Call, origin: Origin) -> Iterator[Place]:
         scope = origin.scope
+        if is_applied(node):
+            return  # what has no text cannot be changed; a variable that holds it was found before
         if builders_of_value(self.analysis, node, scope, through=False):
             if not origin.keys:  # else what is iterated is a batch of it, or a part of one
                 yield node, scope
