@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.sources import Origin, origins, sources
-from retrofit.analysis.flow.variables import variables_of
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.carried_state import has_samples_of_batch
 from retrofit.training.model.modules import is_module
+from .weights import is_of_weights
 from retrofit.training.torch_api.distributed import GATHERS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import (
@@ -74,7 +74,7 @@ def _find(project: Project) -> Iterator[Comparison]:
         parts = (pair.left, pair.right)
         left, right = (ast.unparse(part) for part in parts)
         is_plain = not (pair.is_broadcast or pair.is_moved)
-        is_same = left == right and is_plain and not _is_parameter(project, pair.left, scope)
+        is_same = left == right and is_plain and not is_of_weights(project, pair.left, scope)
         is_compared = any(_is_embedded(project, part, scope) for part in pair.drawn_from)
         is_compared |= all(_is_embedded(project, part, scope) for part in parts)
         if is_plain and not is_compared and _is_product(project, node, scope):
@@ -92,18 +92,6 @@ def _find(project: Project) -> Iterator[Comparison]:
             continue
         if not any(_is_gathered(project, part, scope) for part in parts):
             yield Comparison(node, scope, pair.left, pair.right)  # type: ignore[arg-type]
-
-
-def _is_parameter(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether this is a weight of the model, which is the same on every process."""
-    variables = {model.variable for model in project.models}
-    nodes = [node, *(b.value for b in scope.bindings.get(getattr(node, "id", ""), []) if b.value is not None)]
-    for part in nodes:
-        while isinstance(part, ast.Attribute):
-            part = part.value
-            if variables_of(project.analysis, part, scope) & variables:
-                return True
-    return False
 
 
 def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.AST, Scope]]:
@@ -234,23 +222,12 @@ def _is_of_inputs(project: Project, node: ast.expr, scope: Scope) -> bool:
         return False
     if ast.unparse(node).startswith("self.") and not isinstance(node, (ast.Call, ast.BinOp)):
         return False  # a weight, or a state
+    if is_of_weights(project, node, scope):
+        return False
     given = {name for name, bindings in scope.bindings.items() if any(b.kind == "parameter" for b in bindings)}
-    given -= {"self", *(name for name in given if _is_own_weight(project, name, node, scope))}
+    given -= {"self"}
     inner = [part for place, where in project.ranks.origins(node, scope) if where is scope for part in walk(place)]
     return any(isinstance(part, ast.Name) and part.id in given and not _tells_shape(part, scope) for part in inner)
-
-
-def _is_own_weight(project: Project, name: str, node: ast.expr, scope: Scope) -> bool:
-    """Return whether a parameter gets nothing but weights of the module: parameters, or what no method of it sets."""
-    named = [part for part in walk(node) if isinstance(part, ast.Name) and part.id == name]
-    found = [part for first in named[:1] for part in origins(project.analysis, [Origin(first, scope)])]
-    ends = [part for part in found[1:] if not sources(project.analysis, part)]
-    return bool(ends) and all(
-        bool(project.analysis.called(end.node, end.scope) & PARAMETER_CLASSES)
-        if isinstance(end.node, ast.Call)
-        else isinstance(end.node, ast.Attribute) and ast.unparse(end.node.value) == "self"
-        for end in ends
-    )
 
 
 def _tells_shape(node: ast.Name, scope: Scope) -> bool:
