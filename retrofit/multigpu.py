@@ -1149,8 +1149,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
     """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
-    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
-    while True:
+    drawing, state = (tuple(v) if isinstance(v, Iterator) else v for v in chain.from_iterable([values])), None
+    while True:  # no part of a value, nor iter(values), draws before or later
         with seeded(seed):
             if state is not None:
                 set_rng_state(state)
@@ -2672,8 +2672,8 @@ def whole_batches(batches: Any) -> Any:
 
 def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
     global _is_whole
-    drawing, end = chain.from_iterable([batches]), object()  # iter(batches) may draw, too
-    while True:
+    drawing, end = (tuple(b) if isinstance(b, Iterator) else b for b in chain.from_iterable([batches])), object()
+    while True:  # no part of a batch, nor iter(batches), draws before or later
         before, _is_whole = _is_whole, True
         try:
             batch = next(drawing, end)
@@ -4730,4 +4730,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 196d5d864013eac69314375b501b17dab198ae7d08494f20da164047619051fb
+# Unchanged while the text above has the SHA-256 b87e780804ea9b4f7e5468d02ee5647314d1b9d1749c68e5e80dc0cadeb5ddfa

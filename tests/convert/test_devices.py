@@ -237,13 +237,40 @@ def test_each_of_two_ranks_takes_its_own_gpu_and_one_process_the_chosen_one(laun
     add_runtime(tmp_path)
     assert launcher.run(tmp_path, "train.py", arguments)["statuses"] == [0]
     alone = json.loads((tmp_path / "asked.json").read_text())
-    assert alone == {**before, "devices": ["cuda", *before["devices"][1:]]}, "one process is the same program"
+    assert alone == before, "one process is the same program"
     result = launcher.run(tmp_path, "train.py", arguments, world_size=2)
     assert result["statuses"] == [0, 0], result["outputs"]
     for rank in (0, 1):
         asked = json.loads((tmp_path / f"asked{rank}.json").read_text())
         own = f"cuda:{rank}"
         devices = [device for device in asked["devices"] if device != "cpu"]  # where collectives are
-        assert devices == ["cuda", own, own, str(rank), own, own, own]
+        assert devices == [own, own, own, str(rank), own, own, own]
         assert (asked["batches"], asked["workers"]) == ([4] * 4, 2), "all 16 samples on each rank"
     assert before["batches"] == [8, 8] and before["workers"] == 4
+
+
+READING = [
+    "torch.cuda.set_device(args.device)",
+    'torch.cuda.set_device(int(args.device.split(":")[1]))',
+    "torch.cuda.set_device(int(args.device[5]))",
+    "number = torch.device(args.device).index",
+    "print(args.device[-1])",
+]
+
+
+@pytest.mark.parametrize("reading", READING)
+def test_a_device_whose_number_is_read_keeps_a_number(tmp_path: Path, reading: str) -> None:
+    head = HEAD.replace('default="cpu"', "default=DEVICE").replace("parser =", 'DEVICE = "cuda:0"\nparser =', 1)
+    train = TRAIN.replace("BATCH", "8").replace("RATE", "0.1")
+    result = conversion(tmp_path, f"{head}if torch.cuda.is_available():\n    {reading}\n{train}")
+    text = result.files[0].text
+    assert 'DEVICE = rd.devices.own_device("cuda:0")' in text and not result.refusals
+    result = conversion(tmp_path, f"{head}{train}")
+    assert 'DEVICE = "cuda"\n' in result.files[0].text
+
+
+def test_an_option_whose_number_is_read_is_shown_as_it_is(tmp_path: Path) -> None:
+    head = HEAD.replace('default="cpu"', 'default="cuda:0"')
+    train = TRAIN.replace("BATCH", "8").replace("RATE", "0.1")
+    text = conversion(tmp_path, f"{head}torch.cuda.set_device(args.device)\n{train}").files[0].text
+    assert 'default="cuda:0"' in text and "torch.cuda.set_device(rd.devices.own_device(args.device))" in text

@@ -317,3 +317,43 @@ def test_what_an_evaluation_draws_by_next_is_whole(tmp_path: Path, launcher: Lau
     assert "steps = (settings.train_size + 1) // rd.data.samples_per_step(settings.batch_size)" in lines
     assert "steps = (settings.test_size + 1) // settings.batch_size" in lines
     trains_as_one(tmp_path, DRAWN_BY_NEXT, launcher, world_sizes=(2, 3), rel=1e-5)
+
+
+TAKEN_APART = """\
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+np.random.seed(0)
+X = np.random.randn(40, 5)
+Y = X.sum(1, keepdims=True)
+model = nn.Linear(5, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def batches(*data, size=4):
+    for i in range(0, len(data[0]), size):
+        yield PARTS
+
+
+def predictions(x, y):
+    with torch.no_grad():
+        return np.concatenate([model(torch.tensor(a)).numpy() for a, b in batches(x, y)])
+
+
+for epoch in range(2):
+    order = np.random.permutation(len(X))
+    for x, y in batches(X[order], Y[order]):
+        loss = nn.functional.mse_loss(model(torch.tensor(x)), torch.tensor(y))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = predictions(X[:13], Y[:13])
+    print("shown", loss.item(), len(found), np.abs(found - Y[:13]).mean())
+"""
+
+
+@pytest.mark.parametrize("parts", ["(d[i : i + size] for d in data)", "map(lambda d: d[i : i + size], data)"])
+def test_a_batch_that_is_made_when_it_is_taken_apart(tmp_path: Path, launcher: Launcher, parts: str) -> None:
+    trains_as_one(tmp_path, TAKEN_APART.replace("PARTS", parts), launcher)

@@ -85,8 +85,8 @@ def whole_batches(batches: Any) -> Any:
 
 def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
     global _is_whole
-    drawing, end = chain.from_iterable([batches]), object()  # iter(batches) may draw, too
-    while True:
+    drawing, end = (tuple(b) if isinstance(b, Iterator) else b for b in chain.from_iterable([batches])), object()
+    while True:  # no part of a batch, nor iter(batches), draws before or later
         before, _is_whole = _is_whole, True
         try:
             batch = next(drawing, end)

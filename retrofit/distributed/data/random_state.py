@@ -103,8 +103,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterator[Any]:
     """Yield what `values` draws, `number` at a time, from streams that start at `seed` and nothing else draws from."""
-    drawing, state = chain.from_iterable([values]), None  # iter(values) may draw, too
-    while True:
+    drawing, state = (tuple(v) if isinstance(v, Iterator) else v for v in chain.from_iterable([values])), None
+    while True:  # no part of a value, nor iter(values), draws before or later
         with seeded(seed):
             if state is not None:
                 set_rng_state(state)

@@ -11,7 +11,7 @@ from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.launch.devices import NUMBERED, NamedDevice, named_devices
+from retrofit.training.launch.devices import NUMBERED, NamedDevice, named_devices, reads_numbers
 
 RULE = CATALOG["RF604"]
 INVALID = [
@@ -76,20 +76,24 @@ def find(project: Project) -> Iterator[Finding]:
     by_hand = project.distribution.is_by_hand
     nodes = project.in_batches if by_hand else reached_nodes(project.analysis)
     inside = {node for node, _ in nodes} if by_hand else set()
+    is_read = reads_numbers(project.analysis, nodes)
     for device in named_devices(project.analysis, nodes):
         if by_hand and not (device.is_literal and device.node in inside):
             continue
-        if device.is_literal and device.is_text and not _is_first(device) and _is_default(device):
+        if device.is_literal and device.is_text and (is_read or not _is_first(device)) and _is_default(device):
             continue  # where the option is read
         source, node = device.scope.source, device.node
         text = source.segment(node).strip("'\"") if device.is_literal else source.segment(node)
-        yield found(RULE, source, node, f"{text} is the same GPU for every process", _edits(device))
+        yield found(RULE, source, node, f"{text} is the same GPU for every process", _edits(device, is_read))
 
 
-def _edits(device: NamedDevice) -> list[Edit]:
-    """Return the change: "cuda:0" loses its number, and for one process means the same GPU as before."""
+def _edits(device: NamedDevice, is_read: bool) -> list[Edit]:
+    """Return the change: "cuda:0" loses its number, and for one process means the same GPU as before.
+
+    Where the number is read, it gets that of the process.
+    """
     source = device.scope.source
-    if device.is_literal and device.is_text and _is_first(device):
+    if device.is_literal and device.is_text and _is_first(device) and not is_read:
         return [replace(source, device.node, NUMBERED.sub("cuda", source.segment(device.node)))]
     return surround_inside(source, device.node, "rd.devices.own_device(", ")")
 

@@ -15,11 +15,12 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.sources import Origin, closure, functions_run, sources
+from retrofit.analysis.flow.stored import literal_key
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
-from retrofit.training.torch_api.launch import TAKES_DEVICE
+from retrofit.training.torch_api.launch import SET_DEVICE, TAKES_DEVICE
 from retrofit.training.torch_api.output import LOGGER_METHODS
 from retrofit.training.torch_api.runtime import DEVICE_CHOICES
 
@@ -35,6 +36,7 @@ _TEMPLATE = re.compile(r"cuda:(\{[^{}]*\}|%(\(\w+\))?[dis])")
 _NAMES_DEVICE = re.compile(r"(^|_)(device|gpu|cuda)s?(_?(ids?|num|number|index|name|list))?($|_|\d)", re.IGNORECASE)
 SHOWING = LOGGER_METHODS | {"print", "write", "log"}
 _READING = {"get", "getenv", "pop"}  # of a configuration, or the environment
+_TAKING_APART = {"split", "rsplit", "partition", "rpartition", "replace", "strip", "lstrip", "removeprefix"}
 _COMPARING = {"startswith", "endswith", "count", "find", "index", "replace", "split", "strip", "lstrip", "rstrip"}
 
 
@@ -58,6 +60,32 @@ def named_devices(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) ->
         if isinstance(node, ast.expr):
             search.look_at(node, scope)
     yield from search.found.values()
+
+
+def reads_numbers(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether something needs the number in the text of a device: args.device[5], set_device(device)."""
+    return any(isinstance(node, ast.expr) and _reads_number(analysis, node, scope) for node, scope in nodes)
+
+
+def _reads_number(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    if isinstance(node, ast.Call) and SET_DEVICE in analysis.called(node, scope):
+        return any(_is_device(analysis, part, scope) for part in (*node.args, *(k.value for k in node.keywords)))
+    parent = scope.source.parents.get(node)
+    if isinstance(node, ast.Attribute) and node.attr == "index":
+        return not (isinstance(parent, ast.Call) and parent.func is node) and _is_device(analysis, node.value, scope)
+    if isinstance(node, ast.Attribute):
+        return node.attr in _TAKING_APART and _is_device(analysis, node.value, scope)
+    is_place = isinstance(node, ast.Subscript) and not isinstance(literal_key(node.slice), str)
+    return is_place and _is_device(analysis, node.value, scope)  # type: ignore[attr-defined]
+
+
+def _is_device(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is a device, or its text: by its name where nothing else is known."""
+    if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & DEVICE_CHOICES:
+        return _is_device(analysis, node.args[0], scope)
+    if "torch.device" in analysis.named(node, scope) or (isinstance(node, ast.Constant) and _is_numbered(node)):
+        return True
+    return isinstance(node, (ast.Name, ast.Attribute)) and last_name(node).lower().endswith("device")
 
 
 class _Lead(NamedTuple):

@@ -49,7 +49,8 @@ ENVIRON = "os.environ"
 SETS_VARIABLE = frozenset({f"{ENVIRON}.setdefault", f"{ENVIRON}.__setitem__", "os.putenv"})
 
 # Devices: what is given one, what chooses one for the process, how many there are.
-TAKES_DEVICE = frozenset({"torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device"})
+SET_DEVICE = "torch.cuda.set_device"  # needs the number of a device
+TAKES_DEVICE = frozenset({SET_DEVICE, "torch.cuda.device", "torch.set_default_device"})
 CHOOSES_DEVICE = frozenset({
     "torch.cuda.set_device", "torch.cuda.device", runtime.SETUP, *(runtime.DEVICE_CHOICES - runtime.RANK_CALLS),
 })  # fmt: skip
