@@ -28,6 +28,7 @@ from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
+from retrofit.training.losses.rows.padded_rows import is_reduced_with_padding, sums_padding
 from retrofit.training.losses.rows.uneven_rows import has_uneven_rows, pads_samples, pads_texts
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
@@ -50,11 +51,12 @@ HELP_TOKENS = (
     "loss = loss * n / rd.loss.rank_share(rd.loss.batch_count(n))"
 )
 PADDED = (
-    "samples are as long as the longest one of this process's share: a mean over their positions counts other padding"
+    "samples are as long as the longest one of this process's share: what is taken over their positions counts other "
+    "padding"
 )
 HELP_PADDED = (
-    "pad to one length that is fixed, or leave the padding out of the mean (ignore_index, a mask); where it is over "
-    "samples, and the model does not see the padding, nothing has to be done"
+    "pad to one length that is fixed, or leave the padding out (ignore_index, a mask); where it is over samples, and "
+    "the model does not see the padding, nothing has to be done"
 )
 HELP_NONLINEAR = (
     "processes average the values of a function of their means, which is not that of the mean over the whole batch: "
@@ -96,6 +98,30 @@ for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
     loss = criterion(model(tokens).view(-1, 9), tokens.view(-1))  # RF302
     loss.backward()
 """,
+    # also in a loss that the script computes itself
+    """\
+def collate(batch):
+    lengths = torch.tensor([tokens.numel() for tokens in batch])
+    rows = torch.zeros(len(batch), int(lengths.max()), dtype=torch.long)
+    for row, tokens in zip(rows, batch):
+        row[: len(tokens)] = tokens
+    return rows
+
+
+for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
+    scores = model(tokens).log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
+    loss = -scores.sum(1).mean()  # RF302
+    loss.backward()
+""",
+    """\
+def collate(batch):
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+for inputs in DataLoader(dataset, batch_size=4, collate_fn=collate):
+    loss = rd.loss.sum_loss(nn.functional.mse_loss(model(inputs), inputs, reduction="sum"))  # RF302
+    loss.backward()
+""",
     # so does that of a tokenizer
     """\
 criterion = nn.CrossEntropyLoss()
@@ -133,6 +159,17 @@ def collate(batch):
 criterion = rd.loss.distribute_criterion(nn.CrossEntropyLoss(ignore_index=0))
 for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
     loss = criterion(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+""",
+    """\
+def collate(batch):
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
+    scores = model(tokens).log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
+    mask = tokens != 0
+    loss = -(scores * mask).sum(1).mean()
     loss.backward()
 """,
     # texts that are as long everywhere; a label for each of them
@@ -205,6 +242,8 @@ def find(project: Project) -> Iterator[Finding]:
         elif not terms and _is_mean_of_library(project, node, scope):
             message = "the mean is over the tokens or frames of this process's batch that count"
             yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
+        elif not terms and is_reduced_with_padding(project, node, scope) and not _is_of_a_sample(project, node, scope):
+            yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         for call, where in token_losses(project.analysis, node, scope, before_tokens) if not terms else ():
             if call not in token_calls:
                 token_calls.add(call)
@@ -273,8 +312,10 @@ def _counts(project: Project, term: Term) -> bool:
 
 
 def _is_over_padding(project: Project, term: Term) -> bool:
-    """Return whether a mean can be over all positions of padded samples: of each entry, or of a row for each token."""
+    """Return whether a loss can be over all positions of padded samples: of each entry, or of a row for each token."""
     is_padded = pads_samples(project)
+    if sums_padding(project, term):
+        return not project.distribution.is_by_hand and (term.name in ELEMENTWISE or _is_of_rows(project, term))
     if term.reduction != MEAN or project.distribution.is_by_hand or not (is_padded or pads_texts(project)):
         return False
     return (is_padded and term.name in ELEMENTWISE) or (term.name in COUNTED and _is_of_rows(project, term))

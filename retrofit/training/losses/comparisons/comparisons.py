@@ -16,7 +16,6 @@ from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.carried_state import has_samples_of_batch
 from retrofit.training.model.modules import is_module
-from .weights import is_of_weights
 from retrofit.training.torch_api.distributed import GATHERS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import (
@@ -35,6 +34,7 @@ from ..reductions.meetings import one_and_all, pairs_in_loops, repeated_pairs
 from ..reductions.pairs import rows_across_axes, samples_that_meet
 from ..reductions.reduction import plain_reader
 from .operands import Pair, pair_of
+from .weights import is_of_weights
 
 if TYPE_CHECKING:
     from retrofit.training import Project

@@ -82,11 +82,16 @@ def _is_padding_of_texts(call: ast.Call) -> bool:
 
 
 def _is_longest(call: ast.Call) -> bool:
-    """Return whether this is `max(len(x) for x in batch)`, `max(lengths)` or `max(x.shape[0] for x in batch)`."""
-    if last_name(call) != "max" or not isinstance(call.func, ast.Name) or len(call.args) != 1:
+    """Return whether this is max(len(x) for x in batch), np.max(lengths), lengths.max(), max(map(len, batch))."""
+    if last_name(call) != "max":
         return False
-    words = {last_name(part) for part in walk(call.args[0])}
+    given = call.args[:1] if len(call.args) == 1 else [call.func.value] if _is_plain_method(call) else []  # type: ignore[attr-defined]
+    words = {last_name(part) for value in given for part in walk(value)}
     return bool(words & {"len", "shape", "size"}) or any("len" in word.lower() for word in words)
+
+
+def _is_plain_method(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and not call.args and not call.keywords
 
 
 def _joins_samples(project: Project, call: ast.Call, scope: Scope) -> bool:
