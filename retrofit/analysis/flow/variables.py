@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from ..calls import default_of, given_parameters
+from ..calls import default_of, given_parameters, returns_of
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Scope, outside_comprehensions, own_nodes
 from ..values.inference import Analysis
@@ -229,7 +229,7 @@ class _Trace:
         found: set[Variable] = set()
         for base in self.analysis.evaluate(node.value, scope):
             if isinstance(base, Instance):
-                found |= self._of_own_attribute(base.scope, node.attr)
+                found |= self._of_own_attribute(base.scope, node.attr) or self._of_property(base, node.attr)
             elif isinstance(base, LocalModule):
                 found |= self._of_name(node.attr, base.scope)
         return found
@@ -238,21 +238,27 @@ class _Trace:
         return self._once((class_scope, f"self.{name}"), lambda: self._from_assignments(class_scope, name))
 
     def _from_assignments(self, class_scope: Scope, name: str) -> set[Variable]:
-        bindings = self.analysis.classes.attribute_bindings(class_scope, name)
+        classes, reached = self.analysis.classes, known_scopes(self.analysis)
+        setters = {kind: classes.attribute_bindings(kind, name) for kind in classes.setters(class_scope, name)}
+        used = [kind for kind, bindings in setters.items() if any(scope in reached for _, scope in bindings)]
+        return set().union(*(self._set_in(kind, name, setters[kind]) for kind in used or setters))
+
+    def _of_property(self, base: Instance, name: str) -> set[Variable]:
+        """Return the variables that a property hands out: self._model of `return self._model`."""
+        getters, reached = self.analysis.getters(base, name), known_scopes(self.analysis)
+        used = [getter for getter in getters if getter.scope in reached] or getters
+        returned = [(value, getter.scope) for getter in used for value in returns_of(getter.node)]
+        return self._once((base, name), lambda: set().union(*(self.of(*place) for place in returned)))
+
+    def _set_in(self, class_scope: Scope, name: str, bindings: list[tuple[Binding, Scope]]) -> set[Variable]:
         if not bindings:
             return set()
         inner = self._held_by_other_names(bindings)
         if inner:
             return inner
-        owner = next(
-            (
-                scope
-                for scope in self.analysis.classes.mro(class_scope)
-                if name in self.analysis.classes.attributes_of(scope)
-            ),
-            class_scope,
-        )
-        return {Variable(owner, name, True)}
+        mro = self.analysis.classes.mro(class_scope)
+        owners = (scope for scope in mro if name in self.analysis.classes.attributes_of(scope))
+        return {Variable(next(owners, class_scope), name, True)}
 
     def _of_call(self, node: ast.Call, scope: Scope) -> set[Variable]:
         if isinstance(node.func, ast.Attribute) and node.func.attr in self.analysis.library.same_methods:

@@ -83,6 +83,19 @@ class Classes:
 
     def attribute_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
         """Return what gives `self.name` its values: assignments in methods and in the class, with their scopes."""
+        setters = self.setters(class_scope, name)
+        return list(dict.fromkeys(pair for kind in setters for pair in self._placed(kind, name)))
+
+    def setters(self, class_scope: Scope, name: str) -> list[Scope]:
+        """Return the class itself, or the derived ones that give `self.name` a value where it has but None, or nothing.
+
+        A loop of a base class runs `self.model(x)`, and each class that is derived from it makes a model of its own.
+        """
+        kinds = [class_scope, *self.derived(class_scope)] if self.derived(class_scope) else []
+        own = [kind for kind in kinds if not all(_is_none(binding) for binding, _ in self._placed(kind, name))]
+        return [class_scope] if not own or class_scope in own else own
+
+    def _placed(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
         return [pair for scope in self.mro(class_scope) for pair in self._own_bindings(scope, name)]
 
     def derived_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
@@ -119,3 +132,7 @@ class Classes:
     def derived(self, class_scope: Scope) -> list[Scope]:
         """Return the classes of the project that are derived from a class, in source order."""
         return self._derived.get(class_scope, [])
+
+
+def _is_none(binding: Binding) -> bool:
+    return binding.kind == "value" and isinstance(binding.value, ast.Constant) and binding.value.value is None

@@ -271,9 +271,9 @@ class Analysis:
 
     def _of_own_attribute(self, base: Instance | LocalClass, name: str) -> Values:
         method = self.classes.method(base.scope, name)
+        if method is not None and is_property(method.node):
+            return frozenset().union(*map(self._returned, self.getters(base, name)))
         if method is not None:
-            if is_property(method.node):
-                return self._returned(method)
             return frozenset([method, *self._overrides(base, name)])
 
         def compute() -> Values:
@@ -282,6 +282,11 @@ class Analysis:
 
         values = self._memory.once((base.scope, name, "attribute"), compute)
         return values or frozenset(self._overrides(base, name)) or frozenset([Member(base, name)])
+
+    def getters(self, base: Instance | LocalClass, name: str) -> list[LocalFunction]:
+        """Return the properties that `self.name` can run."""
+        methods = [self.classes.method(base.scope, name), *self._overrides(base, name)]
+        return [method for method in methods if method is not None and is_property(method.node)]
 
     def _overrides(self, base: Instance | LocalClass, name: str) -> list[LocalFunction]:
         """Return the methods that `self.name()` can run in objects of derived classes."""
