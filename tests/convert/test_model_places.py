@@ -443,3 +443,52 @@ fit(model, optimizer, loader, episode, [Evaluate(episode, held_out)])
 
 def test_a_function_that_callbacks_run_too_trains_the_model_that_it_is_given(tmp_path: Path) -> None:
     assert "model = rd.distribute_model(model)" in converted(tmp_path, CALLBACKS)
+
+
+REPEATED = """\
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def load(model, path):
+    if not path:
+        return None
+    {loaded}
+    return model, 1
+
+
+class Experiment:
+    def __init__(self):
+        self.model = nn.Linear(4, 1)
+
+    def train(self, path, start=0):
+        optimizer = optim.SGD(self.model.parameters(), lr=0.1)
+        if path:
+            self.model, start = load(self.model, path)
+        for epoch in range(start, 2):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                self.model(x).mean().backward()
+                optimizer.step()
+        self.model.load_state_dict(torch.load("best.pt"))
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
+for repetition in range(2):
+    Experiment().train("")
+"""
+
+
+def test_a_model_that_a_function_fills_and_returns_is_that_of_before(tmp_path: Path) -> None:
+    lines = converted(tmp_path, REPEATED.format(loaded="model.load_state_dict(torch.load(path))"))
+    place = lines.index("self.model = rd.distribute_model(self.model)")
+    assert lines[place + 1] == "for epoch in range(start, 2):"
+
+
+def test_a_model_that_a_function_makes_in_its_place_is_another_one(tmp_path: Path) -> None:
+    text = REPEATED.format(loaded="model = nn.Linear(4, 1)").replace(
+        "            for (x,)", "            {}\n            for (x,)"
+    )
+    (refusal,) = conversion(tmp_path, text.format("self.model, start = load(self.model, path)")).refusals
+    assert "self.model is set again while it trains" in str(refusal.refusal)

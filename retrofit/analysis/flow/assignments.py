@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..nodes import walk
 from ..scopes import Binding, Scope, outside_comprehensions, own_nodes
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction
 from .calls.returned import returned
 from .reachability import known_scopes
-from .sources import Origin, is_followed
+from .sources import Origin, is_followed, sources
 from .variables import Variable, is_plain, part_of, variables_of
 
 
@@ -23,6 +24,7 @@ class Assignment:
     scope: Scope
     value: ast.expr | None = None
     only_fills: bool = False  # the object stays where it is and what it is, with other content
+    in_place: bool = False  # it changes the object, which the variable holds before and after
 
 
 def first_alias(analysis: Analysis, variable: Variable, scope: Scope) -> float:
@@ -67,6 +69,34 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
     return found
 
 
+def keeps_object(analysis: Analysis, variable: Variable, given: Assignment) -> bool:
+    """Return whether a statement gives a variable the object that it holds: `net, epoch = load(net, path)`."""
+    parts = [(b, scope) for b, scope in _bindings(analysis, variable) if _statement(scope, b.node) is given.statement]
+    inside = {part for binding, _ in parts if binding.value is not None for part in walk(binding.value)}
+    kept: set[ast.AST] = set()
+
+    def through(origin: Origin) -> Iterable[Origin] | None:
+        node = origin.node
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            is_same = node.func.attr in analysis.library.same_methods
+            return [origin.to(node.func.value)] if is_same else None
+        if node in inside and not origin.keys and variables_of(analysis, node, origin.scope) == {variable}:  # type: ignore[arg-type]
+            kept.add(node)
+            return ()
+        return None
+
+    for binding, scope in parts:
+        if binding.kind != "value" or binding.value is None:
+            return False
+        found = returned(analysis, Origin(binding.value, scope, (*binding.path,)), through)
+        ends = [
+            origin for origin in found if not origin.keys and through(origin) is None and not sources(analysis, origin)
+        ]
+        if not kept or not all(isinstance(origin.node, ast.Constant) for origin in ends):
+            return False
+    return bool(kept)
+
+
 def _handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield what calls and containers give a name: `net` of `model, _ = build()`, where build returns `net, 1`."""
     if binding.kind != "value" or not (binding.path or isinstance(binding.value, (ast.Call, ast.Subscript))):
@@ -108,10 +138,10 @@ def assignments_to(analysis: Analysis, variable: Variable) -> list[Assignment]:
             fills = function.attr in analysis.library.filling_methods or _is_of_project(analysis, function, scope)
             moves = function.attr in analysis.library.moving_methods
             if (fills or moves) and variable in variables_of(analysis, function.value, scope):
-                found.append(Assignment(node, scope, only_fills=fills))
+                found.append(Assignment(node, scope, only_fills=fills, in_place=True))
         for statement, holders in _parts_set(analysis, scope):
             if any(variable in variables_of(analysis, holder, scope) for holder in holders):
-                found.append(Assignment(statement, scope, only_fills=True))
+                found.append(Assignment(statement, scope, only_fills=True, in_place=True))
     return sorted(set(found), key=lambda a: (a.scope.source.name, a.statement.lineno, a.statement.col_offset))
 
 

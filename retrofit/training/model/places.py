@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias
+from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias, keeps_object
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
@@ -29,6 +30,8 @@ def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Sour
     analysis, variable = project.analysis, model.variable
     filled = fillings(analysis, variable) if model.is_container else []
     place = after_variable(analysis, variable, paths, lambda given: _is_again(project, variable, given), filled)
+    if place is None:
+        place = after_variable(analysis, variable, paths, lambda given: keeps_object(analysis, variable, given), filled)
     if place is None or all(analysis.scope_at(*place) is filling.scope for filling in filled):
         return place
     return None  # another function fills the container
@@ -36,9 +39,8 @@ def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Sour
 
 def _is_again(project: Project, variable: Variable, given: Assignment) -> bool:
     """Return whether the training gives a variable what it holds: self.model = self.model.train()."""
-    if not isinstance(given.value, ast.Call) or given.statement not in {node for node, _ in project.in_loops}:
-        return False
-    return variables_of(project.analysis, given.value, given.scope) == {variable}
+    in_loops = {node for node, _ in project.in_loops}
+    return given.statement in in_loops and keeps_object(project.analysis, variable, given)
 
 
 def places_before_training(project: Project, model: Model) -> list[Place] | str:
@@ -51,10 +53,6 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
         return [(variable.scope.source, first_statement(variable.scope), variable.name)]
     if not variable.is_attribute and not model.is_container:
         return f"{variable} is set in several functions, so no place comes after all of them"
-    in_loops = {node for node, _ in project.in_loops}
-    for given in assignments_to(analysis, variable):
-        if given.value is not None and given.statement in in_loops and not _is_again(project, variable, given):
-            return f"{variable} is set again while it trains, at {given.scope.source.place(given.statement)}"
     for call in model.calls if not model.is_container else ():
         if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
             held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
@@ -63,10 +61,24 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
     for path in project.paths:
         frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
         place = _place_in(analysis, model, frame) if frame is not None else None
-        if place is None:
+        if frame is None or place is None:
             return f"{variable} is set in several functions, and no function of the training comes after all of them"
+        again = _set_again(analysis, variable, frame)
+        if again is not None:
+            return f"{variable} is set again while it trains, at {again.scope.source.place(again.statement)}"
         found[place] = None
     return list(found)
+
+
+def _set_again(analysis: Analysis, variable: Variable, frame: Frame) -> Assignment | None:
+    """Return a statement that the training in this function runs, and that puts another object into the variable."""
+    run = {node for node, _ in nodes_run(analysis, [(_training_in(frame), frame.scope)])}
+    given = (a for a in assignments_to(analysis, variable) if not a.in_place and a.statement in run)
+    return next((a for a in given if not keeps_object(analysis, variable, a)), None)
+
+
+def _training_in(frame: Frame) -> ast.stmt:
+    return frame.scope.source.statement(frame.loops[-1] if frame.loops else frame.node)
 
 
 def _bindings(variable: Variable) -> list[Binding]:
@@ -87,7 +99,7 @@ def _attribute(variable: Variable, scope: Scope) -> ast.Attribute:
 
 def _place_in(analysis: Analysis, model: Model, frame: Frame) -> Place | None:
     source, variable = frame.scope.source, model.variable
-    statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
+    statement = _training_in(frame)
     if not variable.is_attribute:
         return source, statement, variable.name
     if not model.is_container and first_alias(analysis, variable, frame.scope) < statement.lineno:
