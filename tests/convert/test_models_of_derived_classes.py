@@ -41,7 +41,7 @@ Fitting().fit(DataLoader(TensorDataset(torch.randn(16, 4), torch.randn(16, 2)), 
 """
 OPTIMIZER = "self.optimizer = optim.SGD(self.model.parameters(), lr=self.rate)"
 MADE = f"self.model = nn.Linear(4, 2)\n        {OPTIMIZER}"
-BEFORE = f"""\
+BEFORE = """\
 class Fitting(Loop):
     def __init__(self):
         self.model = nn.Linear(4, 2)
