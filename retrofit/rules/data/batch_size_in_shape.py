@@ -18,7 +18,7 @@ from retrofit.training.data.draws.slices.layout import layout_functions
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.made_before import made_before, of_losses
 from retrofit.training.data.shards import drops_last
-from retrofit.training.losses.gathering.gathered import gathering
+from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
@@ -230,7 +230,7 @@ def find(project: Project) -> Iterator[Finding]:
     laid_out = layout_functions(project)
     for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in laid_out):
         for part, where in [place for argument in _given(node) for place in _sizes_of(project, argument, scope)]:
-            if part not in drawn and part not in counted:
+            if part not in drawn and part not in counted and not is_of_whole_rows(project, part, where):
                 outer = where.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue

@@ -176,6 +176,7 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, scope.source, node, MESSAGE, edits)
     for size, scope in whole.sizes.items():
         function = "whole_batch_size" if (size, scope) in project.batch_sizes else "batch_count"
+        function = function if size in project.nodes_in_batches else "global_batch"
         edits = surround(scope.source, size, f"rd.loss.{function}(", ")")
         yield found(RULE, scope.source, size, f"{ast.unparse(size)} counts this rank's samples alone", edits)
 

@@ -20,6 +20,7 @@ from retrofit.training.torch_api.tensors import VIEWS as VIEWS_OF
 from ..reductions import kinds
 from ..wrapped import functions_inside
 from .seeds import seeds
+from .shaped_criteria import shapes_criterion
 from .values import FIXED, ROWS, SIZE, VIEWS, WHOLE, ValueReader
 
 if TYPE_CHECKING:
@@ -132,10 +133,14 @@ class Spread:
             self.follow(place.node, place.scope)  # type: ignore[arg-type]
 
     def _count(self, leaf: ast.expr, scope: Scope) -> None:
-        if leaf not in self._in_batches and leaf not in self.sizes:
-            raise NotProven(f"{ast.unparse(leaf)} is used before the batches, and is that of one rank")
-        self._require_one_caller(scope)
-        self.sizes[leaf] = scope
+        shapes, reason = shapes_criterion(self.project, leaf, scope)
+        if shapes and not reason:
+            self.sizes.update(shapes)
+        elif leaf not in self._in_batches and leaf not in self.sizes:
+            raise NotProven(reason or f"{ast.unparse(leaf)} is used before the batches, and is that of one rank")
+        else:
+            self._require_one_caller(scope)
+            self.sizes[leaf] = scope
 
     def _require_one_caller(self, scope: Scope) -> None:
         """Raise where a function that would be changed is also called for what is not gathered."""

@@ -101,7 +101,7 @@ class ValueReader:
         if isinstance(node, ast.Call):
             return self.calls.value(node, scope, path)
         if isinstance(node, ast.Subscript):
-            return self._of_subscript(node, scope, path)
+            return self._of_setting(self._of_subscript(node, scope, path), node, scope)
         if isinstance(node, (ast.Tuple, ast.List)):
             return self._of_display(node, scope, path)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
@@ -140,7 +140,13 @@ class ValueReader:
         if items & around:  # of the loops that have such a variable the one that this is in
             bindings = [binding for binding in bindings if binding.node not in items - around]
         found = [self._of_binding(binding, binding.elsewhere or owner, path) for binding in bindings]
-        return _counted(join([*found, *self._put_in(node, scope, path)]), node, scope)
+        value = join([*found, *self._put_in(node, scope, path)])
+        return self._of_setting(_counted(value, node, scope), node, scope)
+
+    def _of_setting(self, value: Value, node: ast.expr, scope: Scope) -> Value:
+        """Return the value of a variable or an entry, which is a size where the batch size is read from it."""
+        is_setting = value.kind == FIXED and (node, scope) in self.project.batch_sizes
+        return Value(SIZE, frozenset([(node, scope)])) if is_setting else value
 
     def _put_in(self, node: ast.expr, scope: Scope, path: Path = ()) -> list[Value]:
         """Return the values that are put into a list or a dict, at `path` if that has an entry."""
@@ -195,11 +201,12 @@ class ValueReader:
         return other(f"what {name} is given cannot be seen") if is_of_batch else Value(FIXED)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, path: Path) -> Value:
-        if (node, scope) in self.project.batch_sizes:
-            return Value(SIZE, frozenset([(node, scope)]))
         bindings = bindings_of(self.analysis, node, scope)
-        if bindings or self._put_in(node, scope):
-            return self._of_own(node, scope, path)
+        own = self._of_own(node, scope, path) if bindings or self._put_in(node, scope) else None
+        if (node, scope) in self.project.batch_sizes and (own is None or own.kind != WHOLE):
+            return Value(SIZE, frozenset([(node, scope)]))
+        if own is not None:
+            return own
         base = self.value(node.value, scope)
         if node.attr in SHAPE_ATTRIBUTES - {"shape"} or base.kind in (FIXED, WHOLE):
             return Value(FIXED) if node.attr in SHAPE_ATTRIBUTES - {"shape", "nbytes"} else base

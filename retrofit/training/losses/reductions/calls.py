@@ -162,6 +162,8 @@ class CallReader:
         if _is_of_container(keys):
             return kinds.of(kinds.UNKNOWN)
         given = self.reader.kind(node.args[0], scope, frame) if node.args and keys in ((), (0,)) else CONSTANT
+        if kinds.GLOBAL in given.parts:  # a layer without weights, of gathered rows
+            return kinds.of(kinds.GLOBAL)
         return kinds.of(kinds.ROWS, given.axis if given.has_rows else 0)
 
     def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
