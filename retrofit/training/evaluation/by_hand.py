@@ -36,6 +36,7 @@ def drawing_evaluations(project: Project) -> Iterator[Drawn]:
     training = {frame.scope for path in project.paths for frame in path.frames}
     around = {loop for path in project.paths for loop, _ in path.loops}
     known: set[ast.AST] = {evaluation.loop for evaluation in project.evaluations}
+    known |= project.draws.nodes | project.draws.calls  # of which each rank takes its part: their figures are reduced
     known |= {use.loop for loader in project.loaders for use in loader.uses if use.loop is not None} | around
     busy = {scope.node for scope in training}
     for node, scope in project.in_loops:
