@@ -62,6 +62,15 @@ READ = [
     "from data import registry\ndataset = registry.make(args.data)",
     'import sys\nsys.path.append("data")\ndataset = import_module(args.data).Digits()',
 ]  # fmt: skip
+BY_THE_NAMES_OF_A_MODULE = [
+    'import sets\ndataset = sets.__dict__[args.data.title()]()',
+    'import sets\ndataset = sets.__dict__["Digits"]()',
+    "import sets\ndataset = vars(sets)[args.data.title()]()",
+    "import sets\ndataset = sets.__dict__.get(args.data.title())()",
+    'import sets\nmake = sets.__dict__["make"]\ndataset = make()',
+    'import data.digits as digits\ndataset = digits.__dict__[args.data.title()]()',
+]
+SETS = "from data.digits import *\nfrom data.digits import Digits as Same\n\n\ndef make():\n    return Same()\n"
 REGISTRY = """\
 import importlib
 import pkgutil
@@ -80,13 +89,14 @@ NOT_READ = 'dataset = getattr(import_module(args.data), "Digits")()'
 def write(folder: Path, lines: str) -> Path:
     (folder / "data").mkdir()
     files = {"data/__init__.py": "", "data/digits.py": CACHE, "data/registry.py": REGISTRY}
+    files |= {"sets.py": SETS} if "sets" in lines else {}
     files = {**files, "data/old.py": "print 'of Python 2'\n", "train.py": TRAIN.replace("IMPORT", lines)}
     for name, text in files.items():
         (folder / name).write_text(text)
     return folder / "train.py"
 
 
-@pytest.mark.parametrize("lines", READ)
+@pytest.mark.parametrize("lines", [*READ, *BY_THE_NAMES_OF_A_MODULE])
 def test_modules_that_an_imported_name_can_mean_are_converted_too(lines: str, tmp_path: Path) -> None:
     conversion = plan_conversion(read_project(write(tmp_path, lines)))
     changed = {file.source.name: file.text for file in conversion.files}

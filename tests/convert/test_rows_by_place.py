@@ -51,6 +51,7 @@ OF_EACH = {
         '    loss = loss + F.cross_entropy(model(x[i : i + 2]), y[i : i + 2], reduction="sum")\nloss = loss / len(x)'
     ),
     "outputs in a list": "outs = [out, model(x)]\nloss = sum(F.cross_entropy(each, y) for each in outs[1:])",
+    "some of a list": "outs = [out, model(x)]\nouts = [outs[0], *outs[1:]]\nloss = F.cross_entropy(sum(outs), y)",
     "parts of the batch": (
         "pair = (x, y, None)\na, b = [part.cpu() for part in pair[:-1]] if len(x) else pair[:-1]\n"
         "loss = F.cross_entropy(model(a), b)"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from typing import Any, TypeVar, overload
 
 from ..scopes import FUNCTIONS, Scope, own_nodes
-from ..values.attribute_names import is_taken_by_text, names_taken, takes_classes_by_text
+from ..values.attribute_names import in_dict_of_names, is_taken_by_text, names_taken, takes_classes_by_text
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction, Value
 from .main_guard import is_under_main_of_another
@@ -180,6 +180,8 @@ class _Reach:
             yield inner
             if self._any_is_made or _makes_itself_known(self._analysis, inner):
                 yield from self.make(inner)
+        for value in in_dict_of_names(self._analysis, node, scope):
+            yield from self._of_value(value)
         is_taken = is_taken_by_text(node)
         if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
             assert isinstance(node, ast.expr)

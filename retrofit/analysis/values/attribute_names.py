@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..calls import last_name
+from ..calls import CallSite, last_name, returns_of, takes
 from ..nodes import walk
-from ..python_api import ATTRIBUTES, VARS
+from ..python_api import ATTRIBUTES, LOOKS_UP, VARS
 from ..scopes import Scope
 from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Value, Values
 
@@ -21,6 +21,7 @@ DIRECTIVE = re.compile(r"%(?:\(\w*\))?[^a-zA-Z%]*[a-zA-Z%]")  # of a text that %
 LISTS_NAMES = frozenset({"dir", VARS})
 # Functions and attributes by which a program takes what it has under a name that is a text.
 EVALUATES = frozenset({"eval", "exec", "globals", "locals", "__import__"})
+ASKS_ABOUT = frozenset({"callable", "isinstance", "issubclass", "isclass", "isfunction", "hasattr", "type"})
 FINDS_CLASSES = frozenset({"__subclasses__", "getmembers", "import_module", "locate", "import_string"})
 
 
@@ -48,17 +49,56 @@ def names_taken(analysis: Analysis, node: ast.Call, known: Iterable[str], scope:
 def taken_by_text(analysis: Analysis, node: ast.Call, values: Values) -> Values:
     """Return the methods of objects, or the functions and classes of modules, that getattr(value, name) can give."""
     methods = methods_taken(analysis, node, values)
-    if methods:
-        return frozenset(methods)
+    return frozenset(methods) if methods else members_by_text(analysis, values, node.args[1])
+
+
+def members_by_text(analysis: Analysis, values: Values, name: ast.expr) -> Values:
+    """Return the functions and classes of modules that a text can be the name of, whatever the name is if written."""
     modules = [value for value in values if isinstance(value, LocalModule)]
-    name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
-    if isinstance(name, str):
-        return frozenset().union(*(analysis.members(module, name) for module in modules))
+    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+        return frozenset().union(*(analysis.members(module, name.value) for module in modules))
     found: Values = frozenset()
     for module in modules:
-        for inner in module.scope.bindings:
+        for inner in _names_of(analysis, module.scope):
             found |= analysis.evaluate(ast.Name(inner, ast.Load()), module.scope)
     return frozenset(value for value in found if isinstance(value, (LocalClass, LocalFunction)))
+
+
+def _names_of(analysis: Analysis, module: Scope) -> list[str]:
+    """Return the names that a module has, also of what it imports all of: `from .resnet import *`."""
+    names = [*module.bindings]
+    for binding in module.star_imports:
+        path = analysis.modules.find(binding.dotted, binding.level, module.source)
+        source = analysis.modules.sources.get(path) if path else None
+        names += analysis.module_scopes[source].bindings if source is not None else ()
+    return names
+
+
+def in_dict_of_names(analysis: Analysis, node: ast.AST, scope: Scope) -> Values:
+    """Return what is taken of a module by the dict of its names: models.__dict__[name], vars(models).get(name)."""
+    table, name = None, None
+    if isinstance(node, ast.Subscript):
+        table, name = node.value, node.slice
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_UP:
+        table, name = node.func.value, node.args[0] if node.args else None
+    if name is None:
+        return frozenset()
+    holder = table.value if isinstance(table, ast.Attribute) and table.attr == ATTRIBUTES else None
+    if isinstance(table, ast.Call) and last_name(table) == VARS and len(table.args) == 1:
+        holder = table.args[0]
+    named = members_by_text(analysis, analysis.evaluate(holder, scope), name) if holder is not None else frozenset()
+    return frozenset(value for value in named if _is_meant(value, node, scope))
+
+
+def _is_meant(value: Value, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a program can take this where it calls it: with these arguments, and for what it returns."""
+    call = scope.source.parents.get(node)
+    if isinstance(call, ast.Call) and call.func is not node and last_name(call) in ASKS_ABOUT:
+        return False  # if callable(models.__dict__[name])
+    if not isinstance(value, LocalFunction) or not isinstance(call, ast.Call) or call.func is not node:
+        return True
+    is_used = not isinstance(scope.source.parents.get(call), ast.Expr)
+    return takes(CallSite(call, scope), value.scope) and (bool(returns_of(value.node)) or not is_used)
 
 
 def methods_taken(analysis: Analysis, node: ast.Call, values: Iterable[Value]) -> list[LocalFunction]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..calls import CallSite, later_entries
 from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
+from .attribute_names import in_dict_of_names
 from .kinds import NOTHING, Display, Item, Result, Value, Values
 from .mapped import MAP, applied
 
@@ -102,7 +103,10 @@ class Containers:
         return values
 
     def got(self, method: ast.Attribute, call: ast.Call, scope: Scope) -> Values:
-        """Return what `table.get(key, default)` can be, for a dict of the project."""
+        """Return what `table.get(key, default)` can be, for a dict of the project, or of a module's names."""
+        named = in_dict_of_names(self._analysis, call, scope)
+        if named:
+            return named | self._union(call.args[1:2], scope)
         tables = self._analysis.evaluate(method.value, scope) if method.attr in LOOKS_UP and call.args else NOTHING
         tables = frozenset(v for v in tables if isinstance(v, Display) and isinstance(v.node, (ast.Dict, ast.DictComp)))
         if not tables:

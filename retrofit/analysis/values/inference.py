@@ -19,7 +19,7 @@ from ..flow.calls.spawned import Spawned
 from ..library import PYTHON, Library
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
-from .attribute_names import taken_by_text
+from .attribute_names import in_dict_of_names, taken_by_text
 from .classes import Classes
 from .containers import Containers
 from .decorators import Registries, applications, is_followed, taking
@@ -366,6 +366,8 @@ class Analysis:
         given = self.containers.given_as_keyword(node, scope)
         if given:
             return frozenset().union(*(self.evaluate(value, where) for value, where in given))
+        if named := in_dict_of_names(self, node, scope):
+            return named
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         return frozenset().union(*(self.containers.entry(base, key) for base in self.evaluate(node.value, scope)))
 

@@ -19,6 +19,7 @@ from retrofit.training.torch_api.data import (
     ENDLESS,
     LOADERS,
     LOOKS_LIKE_LOADER,
+    NUMBERS,
     SAME_ELEMENTS,
     TAKES_FUNCTION,
 )
@@ -129,6 +130,8 @@ class _Search:
         only = handed_on(self.analysis, node, scope)
         if only is not None:
             return [(only, scope)]
+        if self.analysis.called(node, scope) & NUMBERS:
+            return []  # range(len(loader))
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         return viewed(self.analysis, node, scope) or [(part, scope) for part in given]
 

@@ -38,6 +38,7 @@ def drawing_evaluations(project: Project) -> Iterator[Drawn]:
     known: set[ast.AST] = {evaluation.loop for evaluation in project.evaluations}
     known |= project.draws.nodes | project.draws.calls  # of which each rank takes its part: their figures are reduced
     known |= {use.loop for loader in project.loaders for use in loader.uses if use.loop is not None} | around
+    known |= {*project.draws.nodes, *project.draws.calls, *project.draws.orders}  # of which a rank has its own part
     busy = {scope.node for scope in training}
     for node, scope in project.in_loops:
         if scope not in training or not isinstance(node, (ast.Call, ast.For, ast.While)) or node in around:

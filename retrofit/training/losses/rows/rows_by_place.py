@@ -54,12 +54,14 @@ def taken_by_place(project: Project, reader: ValueReader) -> Iterator[tuple[ast.
 
 
 def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
-    """Return whether something is a list of parts: for output in outputs[1:], image, label = batch[:-1]."""
+    """Return whether something is a list of parts: for output in outputs[1:], a, b = batch[:-1], *outputs[1:]."""
     whole, outer = node, scope.source.parents[node]
     while isinstance(outer, ast.IfExp) and outer.test is not whole:
         whole, outer = outer, scope.source.parents[outer]
     if isinstance(outer, ast.Assign):
         return isinstance(outer.targets[0], (ast.Tuple, ast.List))
+    if isinstance(outer, ast.Starred):
+        return True
     return isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is whole
 
 
