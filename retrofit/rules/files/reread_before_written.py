@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 
 from retrofit.analysis.edits import insert_before, whole_branches
 from retrofit.analysis.files.source import Source
@@ -44,6 +45,19 @@ for images, labels in loader:
     if rd.is_main_process():
         torch.save(model.state_dict(), "best.pt")
 restore("best.pt")  # RF508
+""",
+    # of the first of two trainings
+    """\
+def train(network, name):
+    for images, labels in loader:
+        criterion(network(images), labels).backward()
+        optimizer.step()
+    torch.save(network.state_dict(), name + ".pt")
+
+
+train(model, "teacher")
+model.load_state_dict(torch.load("teacher.pt"))  # RF508
+train(nn.Linear(4, 2), "student")
 """,
     # the launcher ends rank 0 with the others
     """\
@@ -130,14 +144,13 @@ def _is_left_to_main(project: Project, scope: Scope, node: ast.AST) -> bool:
 
 def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
     """Yield where a checkpoint of this run is read after the training."""
-    # What trains in each function that the training goes through.
-    training = {f.scope: f.loops[-1] if f.loops else f.node for path in project.paths for f in path.frames}
+    training: defaultdict[Scope, set[ast.AST]] = defaultdict(set)  # what trains in each function on the way
+    for frame in (frame for path in project.paths for frame in path.frames):
+        training[frame.scope].add(frame.loops[-1] if frame.loops else frame.node)
     for node, scope in reached_calls(project.analysis):
-        if scope not in training:
-            continue
-        end: int = training[scope].end_lineno  # type: ignore[attr-defined]
+        end = _end_before(node, scope.source, training.get(scope, set()))
         statement = scope.source.statement(node)
-        if node.lineno <= end or statement in seen or _is_instead(scope.source, node, training[scope]):
+        if end is None or statement in seen:
             continue
         if (
             _is_left_to_main(project, scope, node)
@@ -152,6 +165,13 @@ def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
             seen.add(statement)
             edits = [insert_before(scope.source, statement, ["rd.barrier()"])]
             yield found(RULE, scope.source, node, "a checkpoint of this run is read by all processes", edits)
+
+
+def _end_before(node: ast.Call, source: Source, training: Collection[ast.AST]) -> int | None:
+    """Return the last line of the training that a call follows; None for a call that follows none."""
+    before = [trains for trains in training if not _is_instead(source, node, trains)]
+    ends: list[int] = [trains.end_lineno for trains in before]  # type: ignore[attr-defined]
+    return max((end for end in ends if end < node.lineno), default=None)
 
 
 def _is_instead(source: Source, node: ast.AST, training: ast.AST) -> bool:
