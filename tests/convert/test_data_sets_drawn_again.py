@@ -114,3 +114,42 @@ def test_a_data_set_drawn_again_is_drawn_together(tmp_path: Path, kind: str) -> 
 )
 def test_a_data_set_that_is_not_drawn_again_is_left(tmp_path: Path, line: str, data: str) -> None:
     assert not any("draw_together" in each for each in converted(tmp_path, SCRIPT.format(line=line, data=data)))
+
+
+TRAINER = """\
+import random
+
+import torch
+from somewhere import make
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model, self.loader = model, make("train")
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(self):
+        for epoch in range(2):
+            print(self.one_epoch(epoch))
+
+    def one_epoch(self, epoch):
+        total = 0.0
+        for x, y in self.loader:
+            loss = nn.functional.mse_loss(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            total += loss.item()
+        print("row", x[random.randint(0, 3)].shape)
+        return total
+
+
+Trainer(nn.Linear(4, 1)).run()
+"""
+
+
+def test_an_epoch_of_a_trainer_that_has_the_loader_draws_no_data_set(tmp_path: Path) -> None:
+    lines = converted(tmp_path, TRAINER)
+    assert not any("draw_together" in each for each in lines)
+    assert "self.loader = rd.distribute_loader(self.loader)" in lines

@@ -48,7 +48,11 @@ def data_sets_drawn_again(project: Project) -> list[Place]:
     classes = {base for kind in classes for base in project.analysis.classes.mro(kind)}
     runs = {node: _run_by_method(project.analysis, node, scope, classes) for node, scope in again.items()}
     inner = {part for parts in runs.values() for part in parts}
+    busy = {path.frames[0].node for path in project.paths}
+    busy |= {call.call for model in project.models for call in model.calls}
     for node, parts in runs.items():
+        if not busy.isdisjoint(parts):
+            continue  # a trainer that has the loader: an epoch draws no samples anew
         drawn = {part for part, scope in parts.items() if draws(project.analysis, part, scope)}
         if node not in inner and drawn - set(found):
             found = {call: scope for call, scope in found.items() if call not in drawn} | {node: again[node]}
