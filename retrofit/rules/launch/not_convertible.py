@@ -28,7 +28,7 @@ from retrofit.training.model.models import Call
 from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
-from retrofit.training.steps.skipped_steps import skips
+from retrofit.training.steps.skipped_steps import early_returns, skips
 from retrofit.training.steps.steps_in_batches import steps_in_batches
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
@@ -252,7 +252,8 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
             )
             yield frame.node, frame.scope.source, text, "closure-step"
     fixed = {node for node, _, _ in incomplete_batches(project)}
-    for skip in dict.fromkeys(skip for path in project.paths for skip in skips(project.analysis, path)):
+    left_out = [s for path in project.paths for s in (*skips(project.analysis, path), *early_returns(project, path))]
+    for skip in dict.fromkeys(left_out):
         if not skip.losses and skip.node not in fixed:
             text = (
                 "what is in the batch decides whether a step is made, and each process would decide by its own samples"

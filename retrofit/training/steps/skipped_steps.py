@@ -5,17 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.nodes import children, walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import NUMBERS
 from retrofit.training.torch_api.distributed import AGREEING
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
+from ..data.batch_values import BATCH, GRADIENT
 from ..data.batches import numbers_in
 from ..loops import LOOPS, LoopNode, Path
+from ..losses.flow import loss_parts
 
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+OF_STEPS = frozenset({"step", "grad", "data", "param_groups", "parameters", "state", "get_lr"})  # in an own method
 KEEPS_VALUE = ("detach", "cpu", "mean")  # of a loss, which has one element
 
 
@@ -35,11 +45,12 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
         return
     step, losses = frame.scope.source.statement(frame.node), loss_names(frame.node)
     batch = _batch_names(analysis, loop, frame.scope)
-    last = max((frame.scope.source.statement(node).lineno for node in walk(loop) if _is_step(node)), default=0)
+    made = {node for node in walk(loop) if _is_step(analysis, node, frame.scope)}
+    last = max((frame.scope.source.statement(node).lineno for node in made), default=0)
     for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
         if isinstance(node, ast.Assign) and _names_outside_reads(node.value, losses) & batch:
             batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
-        elif isinstance(node, ast.If) and _leaves_out(node, step, last):
+        elif isinstance(node, ast.If) and _leaves_out(node, step, last, made):
             deciding = [part for part in walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
             read = [part for part in walk(node.test) if _is_read(part, losses)]
             read += _of_all_ranks(analysis, node.test, frame.scope)
@@ -47,6 +58,40 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
             if deciding:
                 is_loss = all(name.id in losses for name in deciding)
                 yield Skip(node, frame.scope, tuple(deciding) if is_loss else ())
+
+
+def early_returns(project: Project, path: Path) -> Iterator[Skip]:
+    """Yield the decisions by entries of the batch after which a function returns before it computes gradients.
+
+    Not those by the loss, which is made that of all processes, or by the number of samples.
+    """
+    loop, around = path.loops[0]
+    losses = {(node.id, scope) for node, scope in loss_parts(project.analysis, path) if isinstance(node, ast.Name)}
+    for frame in path.frames[: path.frames.index(around)] if isinstance(loop, ast.For) else ():
+        inner = frame.scope.source.statement(frame.node)
+        for node in own_nodes(frame.scope.node):
+            if not isinstance(node, ast.If) or node.lineno >= inner.lineno or inner in set(walk(node)):
+                continue
+            ends = any(isinstance(part, ast.Return) for branch in (node.body, node.orelse) for part in branch)
+            if ends and _is_by_entries(project, node.test, frame.scope, losses):
+                yield Skip(node, frame.scope, ())
+
+
+def _is_by_entries(project: Project, test: ast.expr, scope: Scope, losses: set[tuple[str, Scope]]) -> bool:
+    """Return whether a test is computed from entries of the batch: y.max() > 4, not `batch is None`, len(batch) < 2."""
+    if any(isinstance(part, (ast.Is, ast.IsNot)) for part in walk(test)):
+        return False
+    sized = {name for part in walk(test) if _is_of_size(part) for name in walk(part)}
+    agreed = {name for call in _of_all_ranks(project.analysis, test, scope) for name in walk(call)}
+    names = [n for n in walk(test) if isinstance(n, ast.Name) and n not in sized | agreed]
+    names = [name for name in names if (name.id, scope) not in losses]
+    found = [project.batch_values.sources_of(name, scope) for name in names]
+    return any(BATCH in sources and GRADIENT not in sources for sources in found)
+
+
+def _is_of_size(node: ast.AST) -> bool:
+    named = node.attr if isinstance(node, ast.Attribute) else last_name(node) if isinstance(node, ast.Call) else ""
+    return named in SHAPE_ATTRIBUTES | SHAPE_METHODS | {"len", "isinstance"}
 
 
 def loss_names(call: ast.AST) -> set[str]:
@@ -104,26 +149,29 @@ def statements_of(loop: LoopNode) -> Iterator[ast.stmt]:
             waiting += children(node)
 
 
-def _leaves_out(node: ast.If, backward: ast.stmt, last_step: int) -> bool:
+def _leaves_out(node: ast.If, backward: ast.stmt, last_step: int, steps: set[ast.AST]) -> bool:
     """Return whether a branch leaves the batch, or computes gradients or makes a step that the other one does not."""
     is_before = node.lineno < backward.lineno
     if is_before or node.lineno < last_step:
         ends = (ast.Continue, ast.Break) if is_before else (ast.Continue,)
         if any(isinstance(statement, ends) for statement in (*node.body, *node.orelse)):
             return True
-    does = _computes_gradients if is_before else _makes_step
-    return does(node.body) != does(node.orelse)
+    branches = ({part for statement in branch for part in walk(statement)} for branch in (node.body, node.orelse))
+    first, other = (_computes_gradients(parts) if is_before else bool(parts & steps) for parts in branches)
+    return first != other
 
 
-def _computes_gradients(branch: list[ast.stmt]) -> bool:
-    parts = (part for statement in branch for part in walk(statement))
+def _computes_gradients(parts: set[ast.AST]) -> bool:
     return any(isinstance(part, ast.Attribute) and part.attr == "backward" for part in parts)
 
 
-def _makes_step(branch: list[ast.stmt]) -> bool:
-    return any(_is_step(part) for statement in branch for part in walk(statement))
+def _is_step(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
+    """Return whether this is optimizer.step(), or a step of a schedule or of what scales the gradients.
 
-
-def _is_step(node: ast.AST) -> bool:
-    """Return whether this is optimizer.step(), or a step of a schedule or of what scales the gradients."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step"
+    A method of the project that sets no weights and no rates is not: early_stopping.step(loss).
+    """
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+        return False
+    functions = list(functions_reached(analysis, [(node, scope)]))
+    parts = (part for function in functions for part in own_nodes(function.node))
+    return not functions or any(isinstance(part, ast.Attribute) and part.attr in OF_STEPS for part in parts)

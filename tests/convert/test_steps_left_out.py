@@ -1,0 +1,81 @@
+"""Steps that a function of the training leaves out, by the loss or by its samples, and what only looks like a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion, converted
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Patience:
+    def __init__(self):
+        self.best, self.bad = 1e9, 0
+
+    def step(self, value):
+        self.bad = 0 if value < self.best else self.bad + 1
+        self.best = min(value, self.best)
+        return self.bad > 2
+
+
+class Rate:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.step()
+
+
+def train_step(batch, number):
+    x, y = batch
+    loss = nn.functional.mse_loss(model(x), y)
+    if CHECK:
+        return {"loss": 0.0, "done": False}
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss.item(), "done": number % 2 == 0}
+
+
+torch.manual_seed(0)
+x = torch.randn(32, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+patience, rate, other = Patience(), Rate(optimizer), Rate(optimizer)
+for number, batch in enumerate(loader):
+    found = train_step(batch, number)
+    if found["done"] and number > 0:
+        if ENDS:
+            break
+"""
+
+
+def _is_refused(folder: Path, check: str, ends: str = "number > 5") -> bool:
+    return bool(conversion(folder, SCRIPT.replace("CHECK", check).replace("ENDS", ends)).refusals)
+
+
+@pytest.mark.parametrize("check", ["x.abs().max() > 3", "(y > 4).any()", "batch[0].max() > 3", "not y.sum().item()"])
+def test_a_function_that_returns_by_entries_of_the_batch_is_refused(tmp_path: Path, check: str) -> None:
+    assert _is_refused(tmp_path, check)
+
+
+@pytest.mark.parametrize("check", ["number > 9", "batch is None", "x.dim() != 2", "not model.training"])
+def test_a_function_that_returns_by_what_all_ranks_know_is_converted(tmp_path: Path, check: str) -> None:
+    assert not _is_refused(tmp_path, check)
+
+
+def test_a_function_returns_by_the_loss_of_all_ranks(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.replace("CHECK", "not torch.isfinite(loss)").replace("ENDS", "number > 5"))
+    assert "if not torch.isfinite(rd.reduce_loss(loss)):" in lines
+
+
+def test_a_method_that_sets_no_weights_is_no_step(tmp_path: Path) -> None:
+    assert not _is_refused(tmp_path, "not torch.isfinite(loss)", "patience.step(found['loss'])")
+    assert _is_refused(tmp_path, "not torch.isfinite(loss)", "rate.step()")
+    assert _is_refused(tmp_path, "not torch.isfinite(loss)", "optimizer.step()")
