@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sysconfig
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,10 @@ def test_undo_keeps_files_that_were_changed_since(script: Path, capsys: pytest.C
     ("text", "reason"),
     [
         ("print('hello')\n", "no loop with a backward call was found"),
+        (
+            "class Trainer:\n    def fit(self):\n" + textwrap.indent(SCRIPT, " " * 8),
+            "a method of a class, of which this script makes no object",
+        ),
         (SCRIPT.replace("optim.SGD", "optim.LBFGS"), "LBFGS evaluates the loss several times per step"),
         (SCRIPT.replace("loader = DataLoader(", "loader = list("), "no DataLoader is found"),
         (PYTHON_2_ITERATOR, "no method next() since torch 1.13; write next(batches)"),

@@ -63,12 +63,12 @@ READ = [
     'import sys\nsys.path.append("data")\ndataset = import_module(args.data).Digits()',
 ]  # fmt: skip
 BY_THE_NAMES_OF_A_MODULE = [
-    'import sets\ndataset = sets.__dict__[args.data.title()]()',
+    "import sets\ndataset = sets.__dict__[args.data.title()]()",
     'import sets\ndataset = sets.__dict__["Digits"]()',
     "import sets\ndataset = vars(sets)[args.data.title()]()",
     "import sets\ndataset = sets.__dict__.get(args.data.title())()",
     'import sets\nmake = sets.__dict__["make"]\ndataset = make()',
-    'import data.digits as digits\ndataset = digits.__dict__[args.data.title()]()',
+    "import data.digits as digits\ndataset = digits.__dict__[args.data.title()]()",
 ]
 SETS = "from data.digits import *\nfrom data.digits import Digits as Same\n\n\ndef make():\n    return Same()\n"
 REGISTRY = """\

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins, sources
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.batch_size_in_shape import incomplete_batches
@@ -229,6 +230,11 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
     if not project.paths:
         yield first, entry, "no loop with a backward call was found in this script or in what it imports", "no-training"
         return
+    if uncalled := _methods_without_object(project):
+        method = uncalled[0]
+        text = "what trains is a method of a class, of which this script makes no object"
+        yield method.node, method.source, text, "no-training"
+        return
     frame = project.paths[0].frames[0]
     if any(not draws_from(project.loaders, path) for path in project.paths):
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
@@ -279,6 +285,17 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
             "the training call the model by the name that the optimizer is given"
         )
         yield evaluated.call, evaluated.scope.source, text, "no-model"
+
+
+def _methods_without_object(project: Project) -> list[Scope]:
+    """Return the methods in which all trainings begin, where nothing names their classes."""
+    names = {node.id for source in project.sources for node in source.nodes if isinstance(node, ast.Name)}
+    names |= {node.attr for source in project.sources for node in source.nodes if isinstance(node, ast.Attribute)}
+    methods = [path.frames[-1].scope for path in project.paths]
+    classes = [method.enclosing_class() for method in methods]
+    return (
+        methods if all(found is not None and getattr(found.node, "name", "") not in names for found in classes) else []
+    )
 
 
 def _only_evaluated(project: Project) -> Call | None:

@@ -80,9 +80,7 @@ def _draws(project: Project, function: LocalFunction, running: Sequence[tuple[as
     return draws_in_evaluation(project.analysis, function.node, function.scope, first)
 
 
-def _decisions(
-    project: Project, node: ast.Call | ast.For | ast.While, scope: Scope
-) -> Iterator[tuple[ast.AST, Scope]]:
+def _decisions(project: Project, node: ast.Call | ast.For | ast.While, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
     """Yield the tests, and the steps of schedules, that are computed from what an evaluation gives."""
     statement = scope.source.statement(node)
     if isinstance(node, ast.Call) and isinstance(statement, (ast.If, ast.While, ast.Expr)):
