@@ -153,3 +153,74 @@ def test_an_epoch_of_a_trainer_that_has_the_loader_draws_no_data_set(tmp_path: P
     lines = converted(tmp_path, TRAINER)
     assert not any("draw_together" in each for each in lines)
     assert "self.loader = rd.distribute_loader(self.loader)" in lines
+
+
+AFTER = """\
+import random
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from torch import nn, optim
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(24, 4))
+
+
+class Mixed(Dataset):
+    def __init__(self, number):
+        self.items = list(range(number))
+        random.shuffle(self.items)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return (torch.ones(4) * self.items[index],)
+
+
+def fit(data):
+    model = nn.Linear(4, 1)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in DataLoader(data, 4, shuffle=True):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+
+def stage():
+    part, rest = random_split(data, [20, 4])
+    fit(part)
+
+
+{trained}
+"""
+TRAINED = {
+    "a function again": ("stage()\nstage()", "part, rest = rd.data.draw_together(random_split, data, [20, 4])"),
+    "a list": (
+        "fit(data)\nrows = list(range(24))\nrandom.shuffle(rows)\nfit(Subset(data, rows[:20]))",
+        "rd.data.draw_together(random.shuffle, rows)",
+    ),
+    "numbers": (
+        "fit(data)\norder = np.random.permutation(24)\nfit(Subset(data, order[:20]))",
+        "order = rd.data.draw_together(np.random.permutation, 24)",
+    ),
+    "an object": ("fit(data)\nfit(Mixed(12))", "fit(rd.data.draw_together(Mixed, 12))"),
+    "by a library": (
+        "fit(data)\nrows, held = train_test_split(range(24))\nfit(Subset(data, rows))",
+        "rows, held = rd.data.draw_together(train_test_split, range(24))",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_the_data_of_a_second_training_are_drawn_together(tmp_path: Path, kind: str) -> None:
+    trained, expected = TRAINED[kind]
+    lines = converted(tmp_path, AFTER.format(trained=trained))
+    assert [line for line in lines if "draw_together" in line] == [expected]
+
+
+def test_data_drawn_before_the_only_training_are_left(tmp_path: Path) -> None:
+    lines = converted(tmp_path, AFTER.format(trained="stage()"))
+    assert not any("draw_together" in line for line in lines)

@@ -69,6 +69,35 @@ def test_all_ranks_draw_what_called_functions_draw(defined: str, made: str, tmp_
     assert "rd.share_random_state()" in text and not listed
 
 
+LIBRARIES = "import pandas as pd\nfrom sklearn import model_selection, utils\nfrom sklearn.model_selection import KFold\n"
+OF_ROWS = "dataset = TensorDataset(torch.tensor(rows).float()[:, None], torch.ones(len(rows), 1))"
+BY_LIBRARIES = {
+    "a split": "rows, held = model_selection.train_test_split(list(range(32)){state})",
+    "an order": "rows = utils.shuffle(list(range(32)){state})",
+    "a table": "rows = list(pd.read_csv('rows.csv').sample(frac=1{state})['row'])",
+    "folds": "rows = list(next(KFold(4, shuffle=True{state}).split(range(32)))[0])",
+}
+
+
+@pytest.mark.parametrize("kind", BY_LIBRARIES)
+@pytest.mark.parametrize("state, is_shared", [("", True), (", random_state=None", True), (", random_state=3", False)])
+def test_all_ranks_draw_what_a_library_draws_without_a_state(
+    kind: str, state: str, is_shared: bool, tmp_path: Path
+) -> None:
+    made = f"{BY_LIBRARIES[kind].format(state=state)}\n    {OF_ROWS}"
+    text, _ = both(tmp_path, f"{IMPORTS}{LIBRARIES}\n\n{MAIN.format(made=made)}")
+    assert ("rd.share_random_state()" in text) == is_shared
+
+
+def test_folds_without_a_state_are_the_same_on_all_ranks(tmp_path: Path) -> None:
+    loop = "for fold, (rows, held) in enumerate(KFold(4, shuffle=True).split(range(32))):"
+    body = MAIN.format(made=loop).partition("    loader =")
+    inner = f"    {OF_ROWS}\n{body[1]}{body[2]}".partition("\n\n\n")
+    indented = "".join(f"    {line}\n" for line in f"    {inner[0].lstrip()}".splitlines())
+    text, _ = both(tmp_path, f"{IMPORTS}{LIBRARIES}\n\n{body[0]}{indented}\n\n{inner[2]}")
+    assert "rd.share_random_state()" in text
+
+
 def test_a_seeded_draw_of_a_called_function_needs_nothing(tmp_path: Path) -> None:
     seeded = SPLIT.replace("    random.shuffle", "    random.seed(1)\n    random.shuffle")
     made = f"rows = split(list(range(32)))\n    {ROWS}"

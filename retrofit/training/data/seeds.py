@@ -11,10 +11,21 @@ from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named, calls_within
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import set_on_same
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import RANDOM_SPLITS
-from retrofit.training.torch_api.randomness import DRAWS, SEED_OF, SEEDS_OF_PROCESS, TORCH
+from retrofit.training.torch_api.randomness import (
+    DRAWS,
+    LIBRARY_DRAWS,
+    LIBRARY_METHODS,
+    NUMPY,
+    SEED_OF,
+    SEEDS_OF_PROCESS,
+    SHUFFLED_FOLDS,
+    STATES,
+    TORCH,
+)
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
 from ..launch.arguments import default_of_option
@@ -47,7 +58,7 @@ def _made_from(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
 
 
 def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:
-    """Yield what is drawn before the training, outside its loops, from streams that nothing seeds before.
+    """Yield what is drawn before the training, or for its outermost loop, from streams that nothing seeds before.
 
     Drawn by the functions around the training, or by those that they call: `files = shuffled(folder)`, `Pairs(folder)`.
     """
@@ -55,8 +66,10 @@ def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]
     for path in paths:
         for index, frame in enumerate(path.frames):
             inner = {later.scope for later in path.frames[:index]}  # what they seed comes too late
+            first = {part for loop in frame.loops[-1:] if isinstance(loop, ast.For) for part in walk(loop.iter)}
             for node in own_nodes(frame.scope.node):
-                if not isinstance(node, ast.Call) or node in in_loops or node.lineno > frame.node.lineno:  # type: ignore[attr-defined]
+                is_later = node in in_loops and node not in first
+                if not isinstance(node, ast.Call) or is_later or node.lineno > frame.node.lineno:  # type: ignore[attr-defined]
                     continue
                 run = [(node, frame.scope)] if node is frame.node else calls_within(analysis, node, frame.scope)
                 for call, scope in run:
@@ -107,4 +120,19 @@ def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
     for name in names:
         if name in DRAWS:
             return SEED_OF[name.rpartition(".")[0]]
-    return ""
+    return SEED_OF[NUMPY] if _is_drawn_by_library(call, names) else ""
+
+
+def _is_drawn_by_library(call: ast.Call, names: Iterable[str]) -> bool:
+    """Return whether a function of a library draws from numpy's stream: train_test_split(files) without a state."""
+    given = {keyword.arg: getattr(keyword.value, "value", keyword.value) for keyword in call.keywords}
+    if any(given.get(state) is not None for state in STATES) or given.get("shuffle") is False:
+        return False
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "sample" and "frac" in given:
+        return True  # rows of a table, whoever made it
+    return any(
+        name in LIBRARY_DRAWS
+        or (name in SHUFFLED_FOLDS and given.get("shuffle") is not None)
+        or any(name.startswith(of) and name.endswith(f".{method}") for of, method in LIBRARY_METHODS.items())
+        for name in names
+    )

@@ -37,6 +37,18 @@ NUMPY_DRAWS = frozenset(
 )  # fmt: skip
 SHUFFLES = frozenset({f"{PYTHON}.shuffle", f"{NUMPY}.shuffle"})  # in place
 DRAWS = TORCH_DRAWS | PYTHON_DRAWS | NUMPY_DRAWS
+# Functions of libraries that draw from numpy's stream, and classes whose `split` does, where they are given no state.
+LIBRARY_DRAWS = frozenset({
+    "sklearn.model_selection.train_test_split", "sklearn.utils.shuffle", "sklearn.utils.resample",
+    *(f"sklearn.model_selection.{name}" for name in (
+        "ShuffleSplit", "GroupShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold",
+    )),
+})  # fmt: skip
+SHUFFLED_FOLDS = frozenset(  # with shuffle=True
+    f"sklearn.model_selection.{name}" for name in ("KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold")
+)
+LIBRARY_METHODS = {"pandas.": "sample", "datasets.": "shuffle", "datasets.load": "train_test_split"}  # by what made it
+STATES = frozenset({"random_state", "seed", "generator", "rng"})
 # Methods of tensors that fill them with draws from torch's stream.
 DRAWS_IN_PLACE = frozenset(
     {"bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "geometric_", "cauchy_"}

@@ -1,4 +1,4 @@
-"""Data sets that a training makes again in each epoch at random: in another order, or of other samples."""
+"""Data sets that are made at random in each epoch of a training, or after one: when each process has its own stream."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.randomness import SHUFFLES
@@ -29,10 +30,14 @@ NOT_BETWEEN_EPOCHS = frozenset({"__init__", "__getitem__", "__iter__"})
 
 
 def data_sets_drawn_again(project: Project) -> list[Place]:
-    """Return the calls, in the loops around the batches, by which the samples of a training loader are drawn."""
+    """Return the calls by which the samples of a training loader are drawn in the loops around the batches, or later.
+
+    A second training, of data that is split then, comes after the first.
+    """
     drawn_from = [loop.iter for loop in project.batch_values.loops if isinstance(loop, ast.For)]  # once for all batches
     batches = project.nodes_in_batches - {part for node in drawn_from for part in walk(node)}
-    again = {node: scope for node, scope in project.in_loops if isinstance(node, ast.Call) and node not in batches}
+    run = [*project.in_loops, *_run_after(project)]
+    again = {node: scope for node, scope in run if isinstance(node, ast.Call) and node not in batches}
     found: dict[ast.Call, Scope] = {}
     variables: set[ScopedName] = set()
     classes: set[Scope] = set()
@@ -57,6 +62,16 @@ def data_sets_drawn_again(project: Project) -> list[Place]:
         if node not in inner and drawn - set(found):
             found = {call: scope for call, scope in found.items() if call not in drawn} | {node: again[node]}
     return [(node, scope) for node, scope in found.items() if not runs_on_some(project.analysis, scope, node)]
+
+
+def _run_after(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield what runs after a training, in the functions on the way to it and in those that they call then."""
+    calls: dict[ast.AST, Scope] = {}
+    for frame in dict.fromkeys(frame for path in project.paths for frame in path.frames):
+        end: int = (frame.loops[-1] if frame.loops else frame.node).end_lineno  # type: ignore[attr-defined]
+        later = (node for node in own_nodes(frame.scope.node) if isinstance(node, ast.Call) and node.lineno > end)
+        calls.update(dict.fromkeys(later, frame.scope))
+    yield from nodes_run(project.analysis, calls.items())
 
 
 def _computed(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
