@@ -69,7 +69,11 @@ def test_all_ranks_draw_what_called_functions_draw(defined: str, made: str, tmp_
     assert "rd.share_random_state()" in text and not listed
 
 
-LIBRARIES = "import pandas as pd\nfrom sklearn import model_selection, utils\nfrom sklearn.model_selection import KFold\n"
+LIBRARIES = """\
+import pandas as pd
+from sklearn import model_selection, utils
+from sklearn.model_selection import KFold
+"""
 OF_ROWS = "dataset = TensorDataset(torch.tensor(rows).float()[:, None], torch.ones(len(rows), 1))"
 BY_LIBRARIES = {
     "a split": "rows, held = model_selection.train_test_split(list(range(32)){state})",

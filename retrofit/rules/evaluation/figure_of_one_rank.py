@@ -10,6 +10,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.carried_state import writes_of_pools
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.shown import Shown
 from retrofit.training.figures.sinks import DECIDES, PASSED, WEIGHS
@@ -23,6 +24,7 @@ DECISION = "let all ranks decide by one figure, rd.reduce_loss(mean) or rd.reduc
 CHOICE = "let all ranks choose by one number, rd.collectives.broadcast_object(random.random())"
 ONE_DRAW = "the training is as with another seed; one draw for all ranks: rd.data.draw_together(torch.rand, 1)"
 PARTNER = "the training is as with another seed; for that of one process gather the rows, rd.loss.batch_rows(images)"
+POOL = "the training is as with another seed; a pool of N samples in each process holds N times as many in all"
 INVALID = [
     """\
 for images, labels in loader:
@@ -118,6 +120,9 @@ def _drawn(project: Project, listed: set[ast.AST]) -> Iterator[Finding]:
             lines.add((scope, call.lineno))
             message = f"each rank draws its own: {_short(call)}, which one process draws once for the whole batch"
             yield found(RULE, scope.source, call, message, help=ONE_DRAW)
+    for name, write in {write.name: write for write in reversed(writes_of_pools(project))}.items():
+        message = f"each rank keeps its own: {name}, from which later batches take samples of the same rank at random"
+        yield found(RULE, write.scope.source, write.node, message, help=POOL)
 
 
 def decided_by_main(project: Project) -> Iterator[Finding]:

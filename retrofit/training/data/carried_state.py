@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
@@ -14,27 +15,43 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.nodes import walk
+from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope, place_of
+from retrofit.analysis.values.inference import Analysis
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.shapes import is_about_shape
 from retrofit.training.loops import LOOPS, LoopNode, Path
 from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
 from retrofit.training.losses.writes import Write, writes_of
+from retrofit.training.torch_api.randomness import CHOOSING, DRAWS
 from retrofit.training.torch_api.tensors import READS, RESIZES, SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+KEEPS = (ADDS_ONE | ADDS_ALL) - {"put", "put_nowait"}  # a queue of threads gives each batch once
+EMPTY = ast.List([], ast.Load())
+TAKES_OUT = frozenset({"pop", "popleft"})
+Step = Callable[[Analysis, Origin], Iterable[Origin]]
 NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
 
 
 def carried_writes(project: Project) -> list[Write]:
     """Return the writes, during a batch, of tensors that a later batch's loss is computed from."""
-    return project.analysis.fact("carried writes", lambda: list(_find(project)))
+    return _carried(project)[0]
 
 
-def _find(project: Project) -> Iterator[Write]:
+def writes_of_pools(project: Project) -> list[Write]:
+    """Return the writes of lists of samples from which later batches get some at random: pictures of a generator."""
+    return _carried(project)[1]
+
+
+def _carried(project: Project) -> tuple[list[Write], list[Write]]:
+    return project.analysis.fact("carried writes", lambda: _find(project))
+
+
+def _find(project: Project) -> tuple[list[Write], list[Write]]:
     written = list(_written(project))
     last = _last_backwards(project)
     late = {write.node for _, write, is_new in written if is_new and _is_for_next(project, write, last)}
@@ -47,11 +64,44 @@ def _find(project: Project) -> Iterator[Write]:
     with_samples = [
         (variable, write) for variable, write in carried if has_samples_of_batch(project, write.value, write.scope)
     ]
-    read = _read_by_losses(project) if with_samples else set()
+    lists = {variable for variable, write in with_samples if isinstance(write.node, ast.Call) and _adds(write.node)}
+    read = _read_by_losses(project, inputs) if with_samples else set()
     for _ in carried:  # a codebook that is computed from sums that are carried, too
         of_read = [write for variable, write in carried if variable in read]
-        read.update(*(_variables_in(project, write.value, write.scope) for write in of_read))
-    yield from (write for variable, write in with_samples if variable in read)
+        read.update(*(_variables_in(project, write.value, write.scope, inputs) for write in of_read))
+    whole = read - (lists - _read_by_losses(project, _without_picks) if lists & read else set())
+    pooled = lists - whole
+    pooled &= _read_by_losses(project, _with_stored) if pooled else set()
+    return (
+        [write for variable, write in with_samples if variable in whole],
+        [write for variable, write in with_samples if variable in pooled],
+    )
+
+
+def _adds(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS
+
+
+def _with_stored(analysis: Analysis, origin: Origin) -> Iterable[Origin]:
+    """Return what an expression is computed from, also what was put into lists, but for the next one of a queue."""
+    node = origin.node
+    is_taken = isinstance(node, ast.Call) and last_name(node) in TAKES_OUT
+    if is_taken and all(isinstance(place, ast.Constant) for place in node.args):  # type: ignore[union-attr]
+        return []
+    return inputs(analysis, origin, stored=True)
+
+
+def _without_picks(analysis: Analysis, origin: Origin) -> list[Origin]:
+    """Return what an expression is computed from; nothing for objects of a list that are taken out, or at random."""
+    node, scope = origin.node, origin.scope
+    if isinstance(node, ast.Call) and (analysis.called(node, scope) & CHOOSING or last_name(node) in TAKES_OUT):
+        return []
+    if isinstance(node, ast.Subscript) and any(
+        isinstance(part.node, ast.Call) and analysis.called(part.node, part.scope) & DRAWS
+        for part in computed_from(analysis, node.slice, scope)
+    ):
+        return []
+    return list(inputs(analysis, origin))
 
 
 def _last_backwards(project: Project) -> dict[Scope, ast.AST]:
@@ -95,7 +145,7 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
     for node, scope in project.in_batches:
         if getattr(scope.node, "name", "") == "__init__" or node in at_first:
             continue  # the state as it begins
-        for place, value, is_in_place in writes_of(node):
+        for place, value, is_in_place in (*writes_of(node), *_put_in(project, node, scope), *_emptied(node)):
             variable = own_variable(place, scope)
             if (
                 variable is None
@@ -108,6 +158,23 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
             is_update = is_in_place or _reads(project, value, scope, variable)
             is_update = is_update and not _takes_size_of_batch(node)
             yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
+
+
+def _put_in(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield what a method puts into a list or a queue; one that is emptied has a new value."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return
+    if _adds(node) and node.args and not project.analysis.functions_called(node, scope):
+        yield node.func.value, node.args[-1], True
+    elif node.func.attr == "clear" and not node.args:
+        yield node.func.value, EMPTY, False
+
+
+def _emptied(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield the list of which everything is deleted: `del features[:]`."""
+    for target in node.targets if isinstance(node, ast.Delete) else ():
+        if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice):
+            yield target.value, EMPTY, False
 
 
 def _is_of_one_batch(project: Project, owner: Scope) -> bool:
@@ -194,18 +261,18 @@ def _is_of_batch(project: Project, node: ast.AST, scope: Scope) -> bool:
     return bool(drawn) and BATCH in project.batch_values.sources_of(node, scope)
 
 
-def _read_by_losses(project: Project) -> set[ScopedName]:
-    """Return the variables that the losses of the training are computed from."""
+def _read_by_losses(project: Project, step: Step) -> set[ScopedName]:
+    """Return the variables that the losses of the training are computed from, by such a step."""
     found: set[ScopedName] = set()
     for path in project.paths:
         call, scope = path.frames[0].node, path.frames[0].scope
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            found |= _variables_in(project, call.func.value, scope)
+            found |= _variables_in(project, call.func.value, scope, step)
     return found
 
 
-def _variables_in(project: Project, node: ast.expr, scope: Scope) -> set[ScopedName]:
+def _variables_in(project: Project, node: ast.expr, scope: Scope, step: Step) -> set[ScopedName]:
     """Return the variables that an expression is computed from."""
-    parts = computed_from(project.analysis, node, scope)
+    parts = origins(project.analysis, [Origin(node, scope)], partial(step, project.analysis))
     names = (own_variable(part.node, part.scope) for part in parts if isinstance(part.node, ast.expr))
     return {name for name in names if name is not None}

@@ -1,0 +1,153 @@
+"""Lists and queues that keep samples of earlier batches: banks are refused, pools that are drawn from are listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convert.conversion import conversion
+
+from retrofit.convert.plan import Conversion
+
+SCRIPT = """\
+import random
+from collections import deque
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Bank:
+    def __init__(self, size):
+        self.size = size
+        self.items = []
+
+    def push(self, rows):
+        self.items.append(rows)
+        if len(self.items) > self.size:
+            self.items.pop(0)
+
+    def rows(self):
+        return torch.cat(self.items)
+
+
+class Pool:
+    def __init__(self, size):
+        self.size = size
+        self.items = []
+
+    def query(self, rows):
+        given = []
+        for row in rows:
+            if len(self.items) < self.size:
+                self.items.append(row)
+                given.append(row)
+            elif random.random() > 0.5:
+                place = random.randrange(self.size)
+                given.append(self.items[place])
+                self.items[place] = row
+            else:
+                given.append(row)
+        return torch.stack(given)
+
+
+class Swap:
+    def __init__(self):
+        self.items = []
+
+    def query(self, row):
+        if len(self.items) < 4:
+            self.items.append(row)
+            return row
+        self.items.append(row)
+        return self.items.pop(random.randint(0, 3))
+
+
+class Feeder:
+    def __init__(self, loader):
+        self.loader = loader
+        self.waiting = deque()
+
+    def __iter__(self):
+        for batch in self.loader:
+            self.waiting.append(batch)
+            yield self.waiting.popleft()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.terms = []
+
+    def forward(self, x):
+        self.terms = []
+        z = self.layer(x)
+        self.terms.append(z.pow(2).mean())
+        return z
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,))), batch_size=4, shuffle=True)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+kept = {kept}
+for x, y in loader:
+    {step}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+LOSS = "z = net(x)\n    loss = -F.log_softmax(z @ {rows}.t(), 1)[:, 0].mean()"
+BANKS = {
+    "a queue": ("deque(maxlen=4)", f"kept.append(net(x).detach())\n    {LOSS.format(rows='torch.cat(list(kept))')}"),
+    "an object": ("Bank(4)", f"kept.push(net(x).detach())\n    {LOSS.format(rows='kept.rows()')}"),
+    "samples": ("[x for x, y in loader]", f"kept.extend(x)\n    {LOSS.format(rows='torch.stack(kept[-8:])')}"),
+}
+POOLS = {
+    "a pool": ("Pool(8)", "loss = F.cross_entropy(net(kept.query(x)), y)", "self.items"),
+    "one that swaps": ("Swap()", "loss = F.cross_entropy(net(kept.query(x)), y)", "self.items"),
+    "a replay": (
+        "[]",
+        "loss = F.cross_entropy(net(x), y) + net(torch.stack(random.sample([x[0], *kept], 1))).pow(2).mean()\n"
+        "    kept.append(x[0])",
+        "kept",
+    ),
+}
+NEITHER = {
+    "figures": ("[]", "loss = F.cross_entropy(net(x), y)\n    kept.append(loss.item())"),
+    "of one batch": ("[]", "kept.clear()\n    kept.append(net(x))\n    loss = F.cross_entropy(kept[0], y)"),
+    "emptied after it": ("[]", "kept.append(net(x))\n    loss = F.cross_entropy(kept[0], y)\n    del kept[:]"),
+    "terms of a model": ("[]", "loss = F.cross_entropy(net(x), y) + sum(net.terms)"),
+    "a feeder": ("(loader := Feeder(loader))", "loss = F.cross_entropy(net(x), y)"),
+}
+
+
+def _listed(result: Conversion) -> list[str]:
+    return [finding.message for finding in (*result.findings, *result.listed)]
+
+
+@pytest.mark.parametrize("kind", BANKS)
+def test_a_bank_that_a_loss_reads_is_refused(tmp_path: Path, kind: str) -> None:
+    kept, step = BANKS[kind]
+    refusals = conversion(tmp_path, SCRIPT.format(kept=kept, step=step)).refusals
+    assert [finding.kind for finding in refusals] == ["samples-kept"]
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_a_pool_of_each_rank_is_listed(tmp_path: Path, kind: str) -> None:
+    kept, step, name = POOLS[kind]
+    result = conversion(tmp_path, SCRIPT.format(kept=kept, step=step))
+    messages = [text for text in _listed(result) if "each rank keeps its own" in text]
+    assert not result.refusals
+    assert len(messages) == 1 and f": {name}, " in messages[0]
+
+
+@pytest.mark.parametrize("kind", NEITHER)
+def test_what_no_later_batch_gets_is_neither(tmp_path: Path, kind: str) -> None:
+    kept, step = NEITHER[kind]
+    result = conversion(tmp_path, SCRIPT.format(kept=kept, step=step))
+    assert not result.refusals
+    assert not any("keeps its own" in text for text in _listed(result))
