@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found, guarded
@@ -19,7 +21,7 @@ from retrofit.training.files.guards import runs_on_one
 from retrofit.training.files.outputs import BAR, LOGGER, PRINT, SHOW, TRACK, TRACKER, Output
 from retrofit.training.files.trackers import tool_of_run
 from retrofit.training.placement import import_edit
-from retrofit.training.torch_api.output import BUILTINS
+from retrofit.training.torch_api.output import BUILTINS, PRINTS_RESULT
 from retrofit.training.torch_api.runtime import QUIET_LOGGING, START_TRACKER
 from retrofit.training.torch_api.trackers import STARTS
 
@@ -50,6 +52,16 @@ for epoch in tqdm(range(3), disable=None):  # RF505
 options = {"disable": quiet}
 for epoch in tqdm(range(3), **options):  # RF505
     continue
+""",
+    """\
+import fire
+
+
+def main():
+    return 0.5
+
+
+fire.Fire(main)  # RF505
 """,
     """\
 dist.init_process_group("gloo")
@@ -97,6 +109,8 @@ def find(project: Project) -> Iterator[Finding]:
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
     logging = project.distribution.is_by_hand or project.calls_any({QUIET_LOGGING})
     disabled = _disabled(project)
+    if not project.distribution.is_by_hand:
+        yield from _results(project)
     for output in project.outputs:
         source = output.scope.source
         if runs_on_one(project.analysis, output.scope, output.call) or _tells_rank(project, output):
@@ -128,6 +142,18 @@ def find(project: Project) -> Iterator[Finding]:
                 "every process prints",
                 [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime))],
             )
+
+
+def _results(project: Project) -> Iterator[Finding]:
+    """Yield the calls that print on every process what a function returns: fire.Fire(train)."""
+    for call, scope in calls_named(project.analysis, PRINTS_RESULT.keys()):
+        name = next(PRINTS_RESULT[name] for name in project.analysis.called(call, scope) if name in PRINTS_RESULT)
+        run = [value for given in call.args[:1] for value in project.analysis.evaluate(given, scope)]
+        is_silent = bool(run) and all(isinstance(value, LocalFunction) and not returns_of(value.node) for value in run)
+        if is_silent or runs_on_one(project.analysis, scope, call) or any(k.arg in (name, None) for k in call.keywords):
+            continue
+        text = f"{name}=lambda result: result if rd.is_main_process() else None"
+        yield found(RULE, scope.source, call, "every process prints the result", add_argument(scope.source, call, text))
 
 
 def _hidden_bar(project: Project, output: Output) -> list[Edit]:

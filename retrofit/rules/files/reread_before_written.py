@@ -29,6 +29,12 @@ RULE = CATALOG["RF508"]
 AT_READ = "every process reads what rank 0 writes just before"
 AT_END = "the others end with a status, and the launcher ends rank 0, while it may still write"
 INVALID = [
+    # a folder that rank 0 makes, and all go to
+    """\
+if rd.is_main_process():
+    os.makedirs("run", exist_ok=True)
+os.chdir("run")  # RF508
+""",
     """\
 for images, labels in loader:
     criterion(model(images), labels).backward()

@@ -18,7 +18,9 @@ from retrofit.training.distributed.rank_ordered import runs_in_turn
 from retrofit.training.distributed.ranks.even_places import is_come_to_by_all
 from retrofit.training.files.answers import asked_before, asked_per_process
 from retrofit.training.files.guards import runs_on_one
+from retrofit.training.files.missing_files import is_asking
 from retrofit.training.files.outputs import FOLDER
+from retrofit.training.steps.shared_branches import all_come_to, leaves_or_trains
 from retrofit.training.torch_api.distributed import ASKS_FOR_GROUP, GET_RANK, JOIN_GROUP
 from retrofit.training.torch_api.files import COMMANDS
 
@@ -47,6 +49,14 @@ subprocess.run(["nvidia-smi", "-L"])  # RF504
 if os.path.exists("out"):  # RF504
     raise SystemExit("there is one")
 os.makedirs("out")  # RF504
+""",
+    # a person makes the file while the training runs
+    """\
+for epoch in range(10):
+    for images, labels in loader:
+        criterion(model(images), labels).backward()
+    if os.path.exists("stop"):  # RF504
+        break
 """,
     """\
 rank = dist.get_rank() if dist.is_initialized() else 0  # RF504
@@ -106,8 +116,11 @@ def find(project: Project) -> Iterator[Finding]:
     edits_of = main_first(project)
     for preparation in project.preparations:
         yield found(RULE, preparation.scope.source, preparation.node, preparation.message, edits_of[preparation])
-    for call, scope in _asked_per_process(project):
-        message = "rank 0 makes what is asked for here: another process finds it, and decides something else"
+    asked = dict.fromkeys(_asked_per_process(project), "rank 0 makes what is asked for here: another process finds it")
+    for place in _asked_to_leave(project):
+        asked.setdefault(place, "each process looks for the file by itself")
+    for (call, scope), reason in asked.items():
+        message = f"{reason}, and decides something else"
         edits = [] if project.distribution.is_by_hand else call_through(scope.source, call, "rd.output.answer_of_main")
         yield found(RULE, scope.source, call, message, edits, help=ASKED_HELP)
     for call, scope in _asked_too_early(analysis, project.distribution):
@@ -129,6 +142,17 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     deciding = asked_before(project.analysis, known, {call for call, _ in asked})
     asked += [place for place in deciding if place[0] not in in_loops or is_come_to_by_all(project, place[1], place[0])]
     return [(call, scope) for call, scope in asked if not runs_in_turn(project.analysis, scope, call, statements)]
+
+
+def _asked_to_leave(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the questions for a file by which a process leaves the training: `if os.path.exists("stop"): break`."""
+    for node, scope in project.in_loops:
+        if not isinstance(node, (ast.If, ast.While)) or not leaves_or_trains(project, node, scope):
+            continue
+        calls = [part for part in walk(node.test) if isinstance(part, ast.Call)]
+        asking = [call for call in calls if is_asking(project.analysis, call, scope)]
+        if asking and all_come_to(project, node, scope):
+            yield from ((call, scope) for call in asking)
 
 
 def _is_after_training(project: Project, scope: Scope, call: ast.AST) -> bool:

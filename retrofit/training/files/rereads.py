@@ -18,6 +18,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.distributed import BARRIERS
 from retrofit.training.torch_api.files import (
     COMMANDS,
+    ENTERS,
     EXISTS,
     EXISTS_METHODS,
     FILE_CHANGERS,
@@ -191,7 +192,7 @@ class Rereads:
                 self._wait(statement, scope, call)
                 self._reading = set()
             return written | own
-        is_reader = bool(names & READERS) or (
+        is_reader = bool(names & (READERS | ENTERS)) or (
             isinstance(call.func, ast.Attribute) and call.func.attr in READING_METHODS
         )
         given = self._given_to_library(call, scope, names)
@@ -257,7 +258,8 @@ class Rereads:
     def _written_by(self, output: Output) -> Names:
         call, scope = output.call, output.scope
         if output.name in FOLDERS_MADE or output.name == "mkdir":
-            return NOTHING
+            made = call.args[0] if output.name in FOLDERS_MADE and call.args else getattr(call.func, "value", None)
+            return _as_folders(self._written_to(made, scope)) if made is not None else NOTHING
         if output.name in COMMANDS:
             words = [part.value for part in walk(call) if isinstance(part, ast.Constant)]
             texts = [word for word in words if isinstance(word, str) and word.strip()]
@@ -278,7 +280,13 @@ class Rereads:
         given = call.args[:1] or [keyword.value for keyword in call.keywords[:1]]
         if isinstance(call.func, ast.Attribute) and (not given or call.func.attr in LISTS_METHODS):
             given = [*given, call.func.value]  # also the folder of folder.rglob(pattern)
-        return set().union(*(names_of_read(self.analysis, path, scope) for path in given))
+        found = set().union(*(names_of_read(self.analysis, path, scope) for path in given))
+        return found | _as_folders(found) if self.analysis.called(call, scope) & ENTERS else found
+
+
+def _as_folders(names: Collection[str]) -> Names:
+    """Return names of folders that are only made: what reads the files in them does not wait for that."""
+    return frozenset(f"{name} as a folder" for name in names)
 
 
 def _are_same(read: Collection[str], written: Collection[str]) -> bool:

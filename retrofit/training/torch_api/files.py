@@ -35,7 +35,8 @@ PATH_FIRST = frozenset(name for name in WRITERS if re.search(r"\.m?(im|vol)(writ
 # something of its own interest: timm's CheckpointSaver.save_checkpoint.
 SAVES_BY_NAME = re.compile(
     r"(?!(torch|retrofit|multigpu|accelerate|lightning|pytorch_lightning|deepspeed)\.).*\.(save|write)_[a-z]+"
-    r"|timm\.utils\.(summary\.)?(get_outdir|update_summary)"
+    r"|timm\.utils\.(summary\.)?(get_outdir|update_summary)|medmnist\.(evaluator\.)?Evaluator\.evaluate"
+    r"|evaluate\.save"
 )
 # Those that return the text where they are given no file.
 TO_TEXT = frozenset({"yaml.dump", "yaml.safe_dump"})
@@ -179,6 +180,7 @@ READERS = LISTS | {
     "numpy.memmap", "zarr.open",
     *(f"pandas.read_{kind}" for kind in ("csv", "table", "json", "pickle", "parquet", "hdf", "feather", "excel")),
 }  # fmt: skip
+ENTERS = frozenset({"os.chdir", "contextlib.chdir"})  # a folder, which has to be there
 READING_METHODS = LISTS_METHODS | {"read_text", "read_bytes", "from_pretrained"}
 # Commands that leave no file for the script to read.
 HARMLESS_COMMANDS = frozenset({"mkdir", "rm", "rmdir", "clear", "cls", "nvidia-smi", "kill", "chmod", "tput"})

@@ -51,3 +51,6 @@ PROMPTS = frozenset({
     "input", "raw_input", "getpass.getpass", "click.confirm", "click.prompt", "typer.confirm", "typer.prompt",
     "questionary.confirm", "rich.prompt.Prompt.ask", "rich.prompt.Confirm.ask",
 })  # fmt: skip
+
+# Functions that print what the function returns that they run, and the parameter by which it is changed before.
+PRINTS_RESULT = {"fire.Fire": "serialize"}
