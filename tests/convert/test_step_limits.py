@@ -125,6 +125,14 @@ CASES = [
     (SOURCE + "for epoch in range(epochs):\n    for batch in source.batches():\n        train_step(batch)", "", 0),
     (SOURCE + "for epoch in range(epochs):\n    bar = tqdm(source.batches())\n    for batch in bar:\n"
      "        train_step(batch)", "", 0),
+    # An attack that calls backward, in an evaluation too.
+    ("class Batches:\n    def __init__(self, shuffle):\n        self.loader = DataLoader(dataset, 8, shuffle=shuffle)\n"
+     "    def __iter__(self):\n        return (batch for batch in self.loader)\n"
+     "train, test = Batches(True), Batches(False)\ndef attack(x, y):\n"
+     "    delta = torch.zeros_like(x, requires_grad=True)\n"
+     "    nn.functional.mse_loss(model(x + delta), y).backward()\n    return delta.grad.sign()\n"
+     "for epoch in range(epochs):\n    for x, y in train:\n        train_step((x + attack(x, y), y))\n"
+     "    for x, y in test:\n        attack(x, y)", "", 0),
     # A list of one epoch, and a flag for something else.
     ("for epoch in range(epochs):\n    for batch in loader:\n        losses = []\n        losses.append(0)\n"
      "        train_step(batch)\n        if len(losses) >= max_steps:\n            break", "", 0),

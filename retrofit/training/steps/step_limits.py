@@ -58,14 +58,24 @@ def step_limits(project: Project) -> list[StepLimit]:
 
 
 def _of_path(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[StepLimit]:
-    passes = [loop for loop, frame in loops if _is_pass(project, loop, frame.scope)]
+    is_in_pass = any(_is_pass(project, loop, frame.scope) for loop, frame in loops)
+    around = project.analysis.fact("loops around passes", lambda: _around_passes(project))
     called = list(_limits_in_calls(project, loops))
     for loop, frame in loops:
-        limits = [*_limits(project, loop, frame.scope, bool(passes)), *called]
+        limits = [*_limits(project, loop, frame.scope, is_in_pass or loop in around), *called]
         for bound, node, scope in limits:
             yield _limit(scope, node, ast.unparse(bound))
         if limits or _follows_loader(project, loop, frame.scope):
             return
+
+
+def _around_passes(project: Project) -> set[LoopNode]:
+    """Return the loops whose turns have a pass in them, which count epochs: an attack in an evaluation is no step."""
+    found: set[LoopNode] = set()
+    for path in project.paths:
+        is_pass = [_is_pass(project, loop, frame.scope) for loop, frame in path.loops]
+        found.update(loop for i, (loop, _) in enumerate(path.loops) if any(is_pass[:i]))
+    return found
 
 
 def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> Iterator[Bound]:
