@@ -89,8 +89,28 @@ def test_it_is_the_mean_of_one_process(tmp_path: Path, launcher: Launcher) -> No
     trains_as_one(tmp_path, script, launcher, world_sizes=(1, 2))
 
 
+OUTPUTS = "return F.mse_loss(output[~mask], torch.zeros_like(output[~mask]))"
+
+
+def test_outputs_that_a_mask_chooses_are_counted(tmp_path: Path) -> None:
+    text = conversion(tmp_path, script_of(OUTPUTS)).files[0].text
+    assert "return rd.loss.distribute_criterion(F.mse_loss)(output[~mask]," in text
+
+
 @pytest.mark.parametrize("form", LISTED)
 def test_other_means_are_left_to_the_user(form: str, tmp_path: Path) -> None:
     result = conversion(tmp_path, script_of(LISTED[form]))
     left = [finding for finding in result.findings if finding.code == "RF302" and not finding.edits]
-    assert not result.refusals and left and CHOSEN not in result.files[0].text
+    assert not result.refusals and left and f"{CHOSEN}(error" not in result.files[0].text
+
+
+def test_a_state_that_gets_the_mean_is_left_to_the_user(tmp_path: Path) -> None:
+    script = script_of("return error.mean() + (output - center).pow(2).mean()").replace(
+        "        total += loss.item()\n",
+        "        total += loss.item()\n        with torch.no_grad():\n"
+        "            center = 0.9 * center + 0.1 * model(x)[mask].mean(0)\n",
+    )
+    result = conversion(tmp_path, script.replace("optimizer =", "center = torch.zeros(4).double()\noptimizer ="))
+    left = [finding.code for finding in result.findings if finding.code in ("RF302", "RF309") and not finding.edits]
+    assert result.refusals or left
+    assert "model(x)[mask].mean(0)" in result.files[0].text if result.files else True

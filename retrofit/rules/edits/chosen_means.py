@@ -8,6 +8,7 @@ from retrofit.analysis.edits import Edit
 from retrofit.analysis.scopes import Scope
 from retrofit.training import Project
 from retrofit.training.losses.reductions.coupling import obstacle
+from retrofit.training.model.gradients import has_gradients
 
 FUNCTION = "rd.loss.chosen_mean"
 NUMBERS = {"dim", "axis", "keepdim"}  # what is given by name, too
@@ -19,8 +20,8 @@ def chosen_mean(project: Project, node: ast.AST, scope: Scope) -> list[Edit]:
         return []
     if node.func.attr != "mean" or any(keyword.arg not in NUMBERS for keyword in node.keywords):
         return []
-    if obstacle(project, node, scope, together=True):
-        return []
+    if obstacle(project, node, scope, together=True) or not has_gradients(project.analysis, scope, node):
+        return []  # without gradients, also in a training, the function leaves the mean to each rank
     source = scope.source
     start, end = source.span(node)
     _, end_of_values = source.span(node.func.value)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import argument_for, last_name
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, surround
-from retrofit.analysis.flow.sources import Origin, Part, origins
-from retrofit.analysis.flow.stored import literal_key
+from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Item, Member, Result
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.chosen_means import chosen_mean
 from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.loss.repeated_loaders import HELP, MESSAGE, repeated_next_to_others
 from retrofit.training import Project
-from retrofit.training.data.batch_values import BATCH, GRADIENT, UNEVEN, gives_places
+from retrofit.training.data.batch_values import BATCH, GRADIENT
 from retrofit.training.losses.divisions import COUNT, RATIO, SIZE, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
@@ -28,17 +25,13 @@ from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
-from retrofit.training.losses.rows.padded_rows import is_reduced_with_padding, sums_padding
-from retrofit.training.losses.rows.uneven_rows import has_uneven_rows, pads_samples, pads_texts
+from retrofit.training.losses.rows.chosen_elements import is_mean_of_chosen, is_of_chosen
+from retrofit.training.losses.rows.padded_rows import is_over_padding, is_reduced_with_padding
+from retrofit.training.losses.rows.uneven_rows import has_uneven_rows
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
-from retrofit.training.torch_api.tensors import COMPARISONS, INTEGER_CASTS, PACK_SEQUENCE, RESHAPES, SAME_ENTRIES
 
 RULE = CATALOG["RF302"]
-COMPARING = COMPARISONS | {"bool"}
-MEANS = {"mean", "nanmean"}
-ROWS_OF_TOKENS = RESHAPES | {"transpose", "permute"}
-KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
 HELP_CHOSEN = "let each element of all processes count the same: rd.loss.chosen_mean(x), where all of them come to it"
 HELP_LIBRARY = (
@@ -84,7 +77,9 @@ def collate(batch):
 
 
 for inputs in DataLoader(dataset, batch_size=4, collate_fn=collate):
-    loss = nn.functional.l1_loss(model(inputs), inputs)  # RF302
+    output = model(inputs)
+    loss = nn.functional.l1_loss(output, inputs)  # RF302
+    loss = loss + (output * (inputs != 0)).mean()  # RF302
     loss.backward()
 """,
     """\
@@ -212,7 +207,7 @@ def find(project: Project) -> Iterator[Finding]:
         if node in seen or is_of_whole_rows(project, node, scope):
             continue
         seen.add(node)
-        if node in made_global and not _is_mean_of_chosen(project, node, scope):
+        if node in made_global and not is_mean_of_chosen(project, node, scope):
             continue
         terms = terms_at(project.analysis, node, scope)
         if node in nonlinear_nodes and any(term.reduction == MEAN for term in terms):
@@ -230,11 +225,11 @@ def find(project: Project) -> Iterator[Finding]:
             edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
             decided += [(node, scope)] if edits else []  # type: ignore[list-item]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
-            if any(_is_over_padding(project, t) and not ignores_padding(project, t) for t in counting):
+            if any(is_over_padding(project, t) and not ignores_padding(project, t) for t in counting):
                 yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
-        elif any(_is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
+        elif any(is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
-        elif not terms and _is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
+        elif not terms and is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
             edits = chosen_mean(project, node, scope)
             decided += [(node, scope)] if edits else []  # type: ignore[list-item]
             message = "the mean is over the elements that are chosen from this process's batch"
@@ -278,53 +273,15 @@ def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
     return reader_of(project).samples.is_within(node, scope)
 
 
-def _is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether this is the mean of all of `errors[mask]`, or of what that is computed from."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in MEANS:
-        return False
-    is_torch = "torch" in project.analysis.named(node.func.value, scope)
-    given = node.args[:1] if is_torch else [node.func.value]
-    if not given or not _is_over_the_first_axis(node, is_torch):
-        return False
-    is_chosen = has_uneven_rows(project) or node.func.attr == "nanmean"
-    wanted = {BATCH, GRADIENT} if is_chosen else {BATCH, GRADIENT, UNEVEN}
-    return wanted <= project.batch_values.sources_of(given[0], scope)
-
-
 def _is_mean_of_library(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether this is a loss of a library that divides by what counts in its batch."""
     return isinstance(node, ast.Call) and library_reduction(project.analysis, node, scope) == COUNTED_MEAN
 
 
-def _is_over_the_first_axis(node: ast.Call, is_torch: bool) -> bool:
-    """Return whether a mean is over all axes or the first one, in which chosen elements are."""
-    axes = argument_for(node, ["input", "dim"] if is_torch else ["dim"], "dim")
-    if axes is None:
-        return not any(keyword.arg == "axis" for keyword in node.keywords)
-    parts = axes.elts if isinstance(axes, (ast.Tuple, ast.List)) else [axes]
-    return any(isinstance(part, ast.Constant) and part.value in (0, None) for part in parts)
-
-
 def _counts(project: Project, term: Term) -> bool:
     is_known = term.reduction == MEAN or not project.distribution.is_by_hand  # the runtime looks at it
     is_counted = is_known and counts_labels(project, term)
-    return is_counted or _is_of_some(project, term) or _is_of_uneven_rows(project, term)
-
-
-def _is_over_padding(project: Project, term: Term) -> bool:
-    """Return whether a loss can be over all positions of padded samples: of each entry, or of a row for each token."""
-    is_padded = pads_samples(project)
-    if sums_padding(project, term):
-        return not project.distribution.is_by_hand and (term.name in ELEMENTWISE or _is_of_rows(project, term))
-    if term.reduction != MEAN or project.distribution.is_by_hand or not (is_padded or pads_texts(project)):
-        return False
-    return (is_padded and term.name in ELEMENTWISE) or (term.name in COUNTED and _is_of_rows(project, term))
-
-
-def _is_of_rows(project: Project, term: Term) -> bool:
-    """Return whether what a loss is given has its tokens in rows: output.view(-1, n), made before too."""
-    made = (origin.node for part in term.call.args for origin in _same(project.analysis, part, term.scope))
-    return any(last_name(part) in ROWS_OF_TOKENS for part in (*walk(term.call), *made))
+    return is_counted or is_of_chosen(project, term) or _is_of_uneven_rows(project, term)
 
 
 def _is_of_uneven_rows(project: Project, term: Term) -> bool:
@@ -334,23 +291,6 @@ def _is_of_uneven_rows(project: Project, term: Term) -> bool:
     parts = [argument_for(term.call, ["input", "target"], name) for name in ("input", "target")]
     given = [project.batch_values.sources_of(part, term.scope) for part in parts if part is not None]
     return not project.distribution.is_by_hand and any(GRADIENT in sources for sources in given)
-
-
-def _is_of_some(project: Project, term: Term) -> bool:
-    """Return whether the targets are those of sequences without their padding, or what a mask leaves of them."""
-    target = argument_for(term.call, ["input", "target"], "target")
-    if term.reduction != MEAN or term.name not in COUNTED | ELEMENTWISE:
-        return False
-    if target is not None and _is_selected(project, target, term.scope):
-        return True
-    values = list(project.analysis.evaluate(target, term.scope))
-    while values:
-        value = values.pop()
-        if isinstance(value, (Item, Member)):
-            values.append(value.base)
-        elif isinstance(value, Result) and value.builder == PACK_SEQUENCE:
-            return True
-    return False
 
 
 def _edits(term: Term) -> list[Edit]:
@@ -395,46 +335,3 @@ def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr]
     divisors = {other.divisor for other in project.divisions if other.loss == SUM and other.is_settled}
     is_alone = len(bindings) == len(made) == 1 and divisors.issuperset(reads)
     return (made[0], without_guard(made[0])) if is_alone else None
-
-
-def _is_selected(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression can be what a mask leaves of a tensor."""
-    for part, where, _ in _same(project.analysis, node, scope):
-        if isinstance(part, ast.Call) and _method(part) == "masked_select":
-            return True
-        if isinstance(part, ast.Subscript) and (
-            any(_is_mask(origin.node) for origin in _same(project.analysis, part.slice, where, is_index=True))
-            or project.batch_values.chooses(part, where)
-        ):
-            return True
-    return False
-
-
-def _same(analysis: Analysis, node: ast.expr, scope: Scope, is_index: bool = False) -> Iterator[Origin]:
-    """Yield an expression and what has the same entries, in another order or of another type: `x` of x.view(-1).
-
-    Of an index, also the places that a part of it is of: torch.where(mask)[0].
-    """
-
-    def through(origin: Origin) -> list[Origin] | None:
-        if isinstance(origin.node, ast.Call) and _method(origin.node) in KEEPING:
-            return [origin.to(origin.node.func.value)]  # type: ignore[attr-defined]
-        if is_index and isinstance(origin.node, ast.Subscript):
-            return [origin.to(origin.node.value, keys=())]
-        is_of_tensor = isinstance(origin.node, ast.Subscript) and not isinstance(literal_key(origin.node.slice), str)
-        return [] if is_of_tensor else None
-
-    return origins(analysis, [Origin(node, scope)], through)
-
-
-def _is_mask(node: Part) -> bool:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-        return True
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
-        return True
-    is_chosen = isinstance(node, ast.Call) and (_method(node) in COMPARING or gives_places(node))
-    return isinstance(node, ast.Compare) or is_chosen
-
-
-def _method(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ""

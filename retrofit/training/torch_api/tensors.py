@@ -155,6 +155,13 @@ PRODUCT_METHODS = {"mm": 1, "matmul": 1, "addmm": 2, "addmm_": 2}
 BATCHED_PRODUCTS = {"torch.bmm": 2, "torch.baddbmm": 3}
 BATCHED_METHODS = {"bmm": 1, "baddbmm": 2}
 EINSUM = "torch.einsum"
+# An entry for each pair of those of two tensors; of the rows of two matrices; of those of one vector; their places.
+PAIRING = frozenset({"torch.outer", "torch.ger", "torch.kron", "torch.cartesian_prod"})
+PAIRING_METHODS = frozenset({"outer", "ger", "kron"})
+ROW_PRODUCTS = frozenset({"torch.inner", "torch.nn.functional.linear"})
+COMBINATIONS = "torch.combinations"
+PLACES_OF_PAIRS = frozenset({"triu_indices", "tril_indices", "combinations"})
+TENSOR_PRODUCT = "torch.tensordot"  # over the axes that it is given
 # Distances of each row of one matrix to each row of another, of a matrix to its own rows.
 DISTANCES = frozenset({"torch.cdist"})
 DISTANCES_WITHIN = frozenset({"torch.pdist", "torch.nn.functional.pdist"})

@@ -15,6 +15,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.carried_state import has_samples_of_batch
+from retrofit.training.data.made_before import of_losses
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import GATHERS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
@@ -33,6 +34,7 @@ from ..library import needs_no_gathering
 from ..reductions.meetings import one_and_all, pairs_in_loops, repeated_pairs
 from ..reductions.pairs import rows_across_axes, samples_that_meet
 from ..reductions.reduction import plain_reader
+from .indexed_pairs import indexed_pair
 from .operands import Pair, pair_of
 from .weights import is_of_weights
 
@@ -80,7 +82,7 @@ def _find(project: Project) -> Iterator[Comparison]:
         if is_plain and not is_compared and _is_product(project, node, scope):
             is_compared = all(_is_of_inputs(project, part, scope) for part in parts)
         is_compared |= pair.is_broadcast and all(_is_of_layers(project, part, scope) for part in parts)
-        if not is_same and not is_compared:
+        if not is_compared and (not is_same or _is_of_no_loss(project, node, parts, scope)):
             continue
         if not pair.drawn_from and _are_of_one_sample(project, node, parts, scope):
             continue
@@ -114,6 +116,12 @@ def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     parts = [(part, where) for inner, where in _origins(project, node, scope) for part in walk(inner)]
     drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
     return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
+
+
+def _is_of_no_loss(project: Project, node: ast.AST, parts: tuple[ast.expr, ...], scope: Scope) -> bool:
+    """Return whether nothing of a batch is compared, and no loss is computed of it: points of a file, for a picture."""
+    is_of_batch = any(project.batch_values.sources_of(part, scope) for part in parts)
+    return not is_of_batch and node not in of_losses(project)
 
 
 def _is_of_layers(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -260,6 +268,9 @@ def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
 
 def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
     """Return what is compared row by row where the samples are not in the first axis, or are in loops, or repeated."""
+    operands = indexed_pair(project, node, scope)
+    if operands is not None:
+        return Pair(*operands, is_moved=True)
     operands = samples_that_meet(project, node, scope, lambda part: _is_embedded(project, part, scope))
     if operands is not None:
         return Pair(*operands, is_moved=True)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from retrofit.analysis.calls import argument_for
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.losses import METRIC_LEARNING
 from retrofit.training.torch_api.tensors import (
+    COMBINATIONS,
     DISTANCES,
     DISTANCES_WITHIN,
     EINSUM,
+    PAIRING,
+    PAIRING_METHODS,
     PRODUCT_METHODS,
     PRODUCTS,
+    ROW_PRODUCTS,
     SAME_ENTRIES,
+    TENSOR_PRODUCT,
     TRANSPOSED,
     TRANSPOSES,
 )
@@ -45,6 +51,8 @@ def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
         return Pair(given[0], given[0])
     if names & DISTANCES and len(given) >= 2:
         return Pair(given[0], given[1])
+    if (pair := _of_pairing(node, names)) is not None:
+        return pair
     if EINSUM in names and len(given) == 3:
         return _of_einsum(*given)
     for name in names & set(PRODUCTS):
@@ -58,6 +66,27 @@ def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
 def _of_product(left: ast.expr, right: ast.expr) -> Pair | None:
     rows = _untransposed(right)
     return Pair(_plain(left), rows) if rows is not None else None
+
+
+def _of_pairing(node: ast.Call, names: set[str]) -> Pair | None:
+    """Return the operands of a function that makes an entry for each pair of the entries of one or two tensors."""
+    given = node.args
+    if names & PAIRING and len(given) == 2:
+        return Pair(given[0], given[1], is_broadcast=True)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in PAIRING_METHODS and len(given) == 1 and not names:
+        return Pair(node.func.value, given[0], is_broadcast=True)
+    if COMBINATIONS in names and given:
+        return Pair(given[0], given[0], is_broadcast=True)
+    if names & ROW_PRODUCTS and len(given) == 2 and ast.unparse(given[0]) == ast.unparse(given[1]):
+        return Pair(_plain(given[0]), _plain(given[1]))
+    if TENSOR_PRODUCT not in names or len(given) < 2:
+        return None
+    dims = argument_for(node, ["a", "b", "dims"], "dims")
+    axes = [part.elts if isinstance(part, (ast.List, ast.Tuple)) else [part] for part in getattr(dims, "elts", [])]
+    numbers = [[getattr(axis, "value", None) for axis in own] for own in axes]
+    if len(numbers) != 2 or any(0 in own or None in own for own in numbers):
+        return None
+    return Pair(_plain(given[0]), _plain(given[1]))  # dims=([1], [1]): both keep their first axis
 
 
 def _of_einsum(equation: ast.expr, left: ast.expr, right: ast.expr) -> Pair | None:

@@ -189,6 +189,8 @@ class CallReader:
             return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
+        if name == "tensordot" and given and rest:
+            return self._contracted(node, given[0], rest, scope, frame)
         if name == "square" and given:
             return self.reader.operation(ast.Pow(), given[0], ast.Constant(2), scope, frame, node)
         if name in OPERATORS and given and rest:
@@ -210,6 +212,17 @@ class CallReader:
         if _is_of_container(keys) and name not in SAME:
             return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names
         return self._of_elements(node, name, found, given, rest, scope, frame)
+
+    def _contracted(
+        self, node: ast.Call, left: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
+    ) -> Kind:
+        """Return the kind of torch.tensordot(x, y, dims=([0], [0])): a sum over the samples of both."""
+        dims = argument_for(node, ["a", "b", "dims"], "dims")
+        axes = [ast.unparse(part) for part in getattr(dims, "elts", [])]
+        first, second = self.reader.kind(left, scope, frame), self.reader.kind(rest[0], scope, frame)
+        if axes and all(axis in ("0", "[0]", "(0,)") for axis in axes):
+            first = replace(first, axis=1) if first.axis == 0 else first
+        return self.noted(kinds.product(first, second, (node, scope)), node)
 
     def _stacked(self, node: ast.Call, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope) -> Kind:
         """Return the kind of tensors that are put side by side: in a new axis, before that of the samples."""
@@ -239,6 +252,8 @@ class CallReader:
                 return self._counted(node, name, found, scope)
             if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
                 return self._of_all_entries(node, name, found, given[0], rest, scope)
+            if name == "batch_norm" and _is_training(node):
+                return _over_samples(found, (node, scope))
             if name in ALONG_AXIS and found.axis in (kinds.FLAT, axis_along(node, name, rest, scope)):
                 return _over_samples(found, (node, scope))
             changed = reshaped(node, name, found, rest, scope, self._sizes(scope, frame))
@@ -353,6 +368,13 @@ def _over_samples(kind: Kind, leaf: Leaf) -> Kind:
     """Return the kind of rows each of which is computed from all others: softmax over the samples."""
     leaves = frozenset([leaf])
     return Kind(frozenset([kinds.ROWS]), kind.axis, kind.leaves | leaves, kind.coupled | leaves)
+
+
+def _is_training(node: ast.Call) -> bool:
+    """Return whether F.batch_norm computes its mean from the batch, as far as is known: it does not by default."""
+    names = ["input", "running_mean", "running_var", "weight", "bias", "training"]
+    given = argument_for(node, names, "training")
+    return given is not None and getattr(given, "value", None) is not False
 
 
 def _is_with_another(name: str, rest: list[ast.expr]) -> bool:

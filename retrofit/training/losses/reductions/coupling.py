@@ -21,6 +21,7 @@ from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..divisions import total_in
 from ..ignored_labels import counts_labels
+from ..rows.chosen_elements import is_mean_of_chosen, values_of_mean
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, plain_reader, reader_of
@@ -149,6 +150,10 @@ def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
         reason = IN_MODEL
     reason = reason or obstacle(project, node, scope, together=True)
     learns = has_gradients(project.analysis, scope, node)
+    values = values_of_mean(project.analysis, node, scope)
+    if values is not None and UNEVEN in project.batch_values.sources_of(values, scope):
+        is_weighed = learns and is_mean_of_chosen(project, node, scope)  # by rd.loss.chosen_mean
+        reason = reason or ("" if is_weighed else "processes choose different numbers of elements for it")
     return Coupling(node, scope, "" if reason else function, reason, learns)
 
 
