@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.data import LOADERS
 from retrofit.training.torch_api.draws import INDICES, ORDERS, SHUFFLES, of_common_stream
-from retrofit.training.torch_api.randomness import TORCH
+from retrofit.training.torch_api.randomness import MIXERS, TORCH
 
 from ..losses.gathering.gathered import reader_of_values
 from ..losses.gathering.values import SIZE
+from .mixed_by_libraries import collated, is_mixer
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -23,13 +25,21 @@ WITH_BOUNDS = ("randint", "integers")  # their arguments are the lowest and the 
 def drawn_partners(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the draws, for a batch, among the numbers of its samples: torch.randperm(len(images)).
 
-    Not those among the samples of all ranks, where these are gathered.
+    Not those among the samples of all ranks, where these are gathered. Also what a library mixes by its own draws.
     """
+    for call, where in collated(project):
+        names = {of_common_stream(name) for name in project.analysis.called(call, where)}
+        is_made = bool(names & (LOADERS | MIXERS))  # the loader is given a mixer
+        if is_made or names & (ORDERS | SHUFFLES) or is_mixer(project.analysis, call.func, where):
+            yield call, where
     seen: set[ast.AST] = set()
     for node, scope in project.in_batches:
         if not isinstance(node, ast.Call) or node in seen:
             continue
         seen.add(node)
+        if is_mixer(project.analysis, node.func, scope):
+            yield node, scope
+            continue
         names = {of_common_stream(name) for name in project.analysis.called(node, scope)}
         chosen_from = _chosen_from(node, names) if names & (ORDERS | SHUFFLES | INDICES) else None
         if chosen_from is not None and reader_of_values(project).value(chosen_from, scope).kind == SIZE:

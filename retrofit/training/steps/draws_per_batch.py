@@ -17,19 +17,23 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import ORDERS, of_common_stream
-from retrofit.training.torch_api.randomness import DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
+from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
 from retrofit.training.torch_api.runtime import OWN_BATCH_SIZES
 
 from ..data.random_draws import draws_in_loop
 from ..losses.terms import loss_expressions
 from .drawn_choices import onward, read
+from .mixed_by_libraries import collated
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
 
 def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the draws that the loss of a batch is computed from, and that are not one for each of its samples."""
+    """Yield the draws that the loss of a batch is computed from, and that are not one for each of its samples.
+
+    Those of a step, and those of the function by which a loader puts a batch together.
+    """
     if project.distribution.is_by_hand:
         return  # what each rank is to draw is written there
     seen: set[ast.AST] = set()
@@ -42,6 +46,9 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
         if not _is_trained_on(project, node, scope) or project.batch_values.loops_around(node, scope):
             continue
         if not any(follows_batch(project, part, scope) for part in given_to_draw(node)):
+            yield node, scope
+    for node, scope in collated(project):
+        if project.analysis.called(node, scope) & DRAWS:
             yield node, scope
 
 

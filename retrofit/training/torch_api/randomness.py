@@ -76,6 +76,12 @@ SEEDS_OF_PROCESS = OWN_CLOCKS | SYSTEM_DRAWS | {
     "secrets.token_bytes", "secrets.token_hex", "uuid.uuid1", "uuid.uuid4",
 }  # fmt: skip
 SEEDS_OF_WORKER = frozenset({"torch.initial_seed", data.WORKER_INFO, "torch.seed", "random.getrandbits"})
+# Objects that mix the samples of a batch with each other, by numbers that they draw once for the batch.
+MIXERS = frozenset({
+    *(f"torchvision.transforms.v2.{name}" for name in ("MixUp", "CutMix")),
+    *(f"timm.data.{name}" for name in ("Mixup", "FastCollateMixup", "mixup.Mixup", "mixup.FastCollateMixup")),
+    *(f"kornia.augmentation.Random{name}" for name in ("MixUp", "MixUpV2", "CutMix", "CutMixV2", "Mosaic")),
+})  # fmt: skip
 # Packages of transforms, and the beginnings of the names of those that draw from torch's stream.
 TRANSFORMS = ("torchvision.transforms.", "torchvision.transforms.v2.")
 RANDOM_TRANSFORMS = ("Random", "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ElasticTrans")
