@@ -13,7 +13,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.loops import LOOPS
-from retrofit.training.optimizer.schedules import SETTING, Place, batch_sizes, is_call_of, lengths, single_process_sizes
+from retrofit.training.optimizer.schedules import SETTING, Place, is_call_of, lengths, single_process_sizes, sizes_of_steps
 from retrofit.training.torch_api.optimizers import SCHEDULES
 
 RULE = CATALOG["RF305"]
@@ -81,7 +81,7 @@ print(num_batches)
 
 
 def find(project: Project) -> Iterator[Finding]:
-    sizes = batch_sizes(project)
+    sizes = sizes_of_steps(project)
     seen: set[ast.AST] = set()
     for node, scope in reached_of(project.analysis, *SETTING):
         made_from = lengths(project, node, scope)

@@ -32,26 +32,37 @@ if TYPE_CHECKING:
 Place = tuple[ast.expr, Scope]
 DIVISION = (ast.Div, ast.FloorDiv)
 LENGTH = re.compile(r"^(len|shape)$|(^|_)(size|length)$|^(n|num|number_of)_(train|samples|examples|images|data|rows)")
+NUMBER_OF_STEPS = re.compile(r"(^|_)(total|steps|updates|iters|iterations|warmup|t_max)(_|$)", re.IGNORECASE)
 SETTING = (ast.Assign, ast.Call)  # statements and calls that set a rate or make a schedule of it
 BOUNDS = frozenset({"max", "min"})
 COUNTS_STEPS = (*DIVISION, ast.Mod)  # whole batches, and whether one more is begun
 
 
 def lengths(project: Project, node: ast.Assign | ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand."""
+    """Yield what a schedule is made from, the functions of the step that it is given, and rates set by hand.
+
+    An optimizer of the project's own may have a schedule in it, which a number of steps is for.
+    """
     yield from ((rate, scope) for rate in rates_set(project.analysis, node, scope))
     if isinstance(node, ast.Assign):
         return
+    if any(isinstance(value, Instance) and value.call is node for value in project.analysis.evaluate(node, scope)):
+        named = [*((last_name(part), part) for part in node.args), *((k.arg or "", k.value) for k in node.keywords)]
+        is_optimizer = any(optimizer.call is node for optimizer in project.optimizers)
+        yield from ((part, scope) for name, part in named if is_optimizer and NUMBER_OF_STEPS.search(name))
     if not any(SCHEDULE_NAMES.search(name) for name in project.analysis.last_names(node, scope)):
         return
-    given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    if not any(_is_optimizer(project, argument, scope) for argument in given):
+    if not any(_is_optimizer(project, argument, scope) for argument in _given(node)):
         return
-    for argument in given:
+    for argument in _given(node):
         yield argument, scope
         for value in project.analysis.evaluate(argument, scope):
             if isinstance(value, LocalFunction):
                 yield from ((returned, value.scope) for returned in returns_of(value.node))
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def rate_terms(project: Project) -> set[ast.AST]:

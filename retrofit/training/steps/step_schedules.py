@@ -15,7 +15,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
 from ..optimizer.rates import rates_set
-from ..optimizer.schedules import batch_sizes, lengths, single_process_sizes
+from ..optimizer.schedules import lengths, single_process_sizes, sizes_of_steps
 from .step_limits import counts_steps, has_loader_length, line_at
 
 if TYPE_CHECKING:
@@ -108,5 +108,5 @@ def _has_counter(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _follows_batches(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether a number is counted in batches of the loader, or in samples and the batch size."""
     return has_loader_length(project, node, scope) or bool(
-        single_process_sizes(project, node, scope, batch_sizes(project))
+        single_process_sizes(project, node, scope, sizes_of_steps(project))
     )
