@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -14,6 +15,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH
+from retrofit.training.data.draws.draw import CALL
 from retrofit.training.data.draws.slices.layout import layout_functions
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.made_before import made_before, of_losses
@@ -21,6 +23,7 @@ from retrofit.training.data.shards import drops_last
 from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
+from retrofit.training.torch_api.runtime import OWN_SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 RULE = CATALOG["RF112"]
@@ -227,8 +230,8 @@ def find(project: Project) -> Iterator[Finding]:
     calls = ((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call))
     shaped = [place for place in calls if _is_shaped(project, *place) and not _is_only_shown(project, *place)]
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
-    laid_out = layout_functions(project)
-    for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in laid_out):
+    settled = {*layout_functions(project), *_drawing(project)}
+    for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in settled):
         for part, where in [place for argument in _given(node) for place in _sizes_of(project, argument, scope)]:
             if part not in drawn and part not in counted and not is_of_whole_rows(project, part, where):
                 outer = where.source.parents[part]
@@ -245,6 +248,16 @@ def find(project: Project) -> Iterator[Finding]:
                     edits = surround(where.source, part, "rd.data.own_batch_size(", ")")
                     message = f"{ast.unparse(part)} is taken for the size of the batch in hand"
                 yield found(RULE, where.source, part, message, edits)
+
+
+def _drawing(project: Project) -> Iterator[Scope]:
+    """Yield the functions that make a batch of as many samples as they are told: of all ranks, where RF115 says so."""
+    drawn = [(draw.node, draw.scope) for draw in project.draws.batches.values() if draw.kind == CALL]
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.Call) and project.analysis.called(node, scope) & OWN_SAMPLES:
+            drawn += [(part, scope) for part in node.args]  # it is split already
+    calls = [(node, scope) for node, scope in drawn if isinstance(node, ast.Call)]
+    yield from (function.scope for function in functions_reached(project.analysis, calls))
 
 
 def _is_only_shown(project: Project, call: ast.Call, scope: Scope) -> bool:

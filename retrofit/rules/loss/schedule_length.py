@@ -13,7 +13,14 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.loops import LOOPS
-from retrofit.training.optimizer.schedules import SETTING, Place, is_call_of, lengths, single_process_sizes, sizes_of_steps
+from retrofit.training.optimizer.schedules import (
+    SETTING,
+    Place,
+    is_call_of,
+    lengths,
+    single_process_sizes,
+    sizes_of_steps,
+)
 from retrofit.training.torch_api.optimizers import SCHEDULES
 
 RULE = CATALOG["RF305"]

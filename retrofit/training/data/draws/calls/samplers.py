@@ -25,7 +25,7 @@ Place = tuple[ast.expr, Scope]
 def sizes_of_sampler(project: Project, call: ast.Call, scope: Scope) -> tuple[Place, ...]:
     """Return the sizes in `sampler = Sampler(users, batch_size)`, of `sampler.next_batch()`; nothing for other calls.
 
-    The method is called nowhere else, and the training gives the object nothing back.
+    The method is called of this object nowhere else, and the training gives the object nothing back.
     """
     if not isinstance(call.func, ast.Attribute) or call.args or call.keywords:
         return ()
@@ -33,24 +33,34 @@ def sizes_of_sampler(project: Project, call: ast.Call, scope: Scope) -> tuple[Pl
     made = [v for v in objects if isinstance(v, Instance) and v.call is not None]
     if len(functions) != 1 or not made or len(made) < len(objects) or not GIVES_ONE.search(call.func.attr):
         return ()
-    callers = project.analysis.callers(functions[0].node)
-    is_alone = len([site for site in callers if site.scope.parent is not functions[0].scope.parent]) == 1
+    sites = [s for s in project.analysis.callers(functions[0].node) if s.scope.parent is not functions[0].scope.parent]
+    is_counted = any(isinstance(outer, ast.While) for outer in scope.source.ancestors(call))  # `while tokens < budget`
+    others = [site for site in sites if site.call is not call]
+    is_alone = all(not is_counted and _is_of_another(project, s.call, s.scope, made) for s in others)
     models = {one.call for model in project.models for one in model.calls}
     if not is_alone or any(one in models for one, _ in calls_within(project.analysis, call, scope)):
         return ()
-    if any(method != call.func.attr for method in _methods_in_loop(project, {value.scope for value in made})):
+    if any(method != call.func.attr for method in _methods_in_loop(project, made)):
         return ()
     sizes = [size for value in made for size in _given_sizes(project, value)]
     is_one = len(sizes) == len(made) and all(is_same(project.analysis, sizes[0], size) for size in sizes)
     return tuple(sizes) if is_one and all(where is scope for _, where in sizes) else ()
 
 
-def _methods_in_loop(project: Project, classes: set[Scope]) -> Iterator[str]:
-    """Yield the methods that a training loop calls of objects of some classes."""
+def _is_of_another(project: Project, call: ast.Call, scope: Scope, made: list[Instance]) -> bool:
+    """Return whether a method is called of objects of the class that an evaluation has, not of those made here."""
+    owners = project.analysis.evaluate(call.func.value, scope) if isinstance(call.func, ast.Attribute) else ()
+    calls = [value.call if isinstance(value, Instance) else None for value in owners]
+    return bool(calls) and None not in calls and not {value.call for value in made} & set(calls)
+
+
+def _methods_in_loop(project: Project, made: list[Instance]) -> Iterator[str]:
+    """Yield the methods that a training loop calls of some objects."""
+    calls, classes = {value.call for value in made}, {value.scope for value in made}
     for node, where in project.in_loops:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and where.parent not in classes:
-            objects = project.analysis.evaluate(node.func.value, where)
-            if any(isinstance(value, Instance) and value.scope in classes for value in objects):
+            objects = [v for v in project.analysis.evaluate(node.func.value, where) if isinstance(v, Instance)]
+            if any(value.scope in classes and value.call in {None, *calls} for value in objects):
                 yield node.func.attr
 
 

@@ -15,6 +15,7 @@ from retrofit.training.torch_api.data import BATCH_SAMPLER
 from retrofit.training.torch_api.draws import CUTS
 
 from ....loops import Path
+from ...made_before import of_losses
 from ..filled import is_filled_by_model
 from .slices import bounds_of
 
@@ -43,14 +44,18 @@ def steps_in_each(path: Path) -> bool:
 
 
 def is_of_rollout(project: Project) -> bool:
-    """Return whether a training plays in an environment, or takes samples from what its model has computed before."""
+    """Return whether a training plays in an environment, or takes samples from what its model has computed before.
+
+    Not what it only shows: the mean of its last losses.
+    """
     for node, _ in project.in_loops:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value) == "step":
             target = node.targets[0]
             if isinstance(target, ast.Tuple) and len(target.elts) >= FEWEST_OF_STEP:
                 return True
     calls = {call.call for model in project.models for call in model.calls}
-    chosen = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Subscript)]
+    in_batches = project.nodes_in_batches
+    chosen = [(n, scope) for n, scope in of_losses(project).items() if isinstance(n, ast.Subscript) and n in in_batches]
     return any(is_filled_by_model(project, node.value, scope, calls) for node, scope in chosen)
 
 
