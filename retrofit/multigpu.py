@@ -1359,12 +1359,12 @@ def _with_facts(run: Any, facts: dict[str, Any]) -> Any:
 def own_device(device: Any) -> Any:
     """Return `device` with the number of this process's own GPU in the place of the one that it names.
 
-    `device` is anything that names one: "cuda:0", 0, torch.device("cuda:0"), a map_location. Without a launcher, and
-    where no GPU is named by number ("cuda", "cpu", None, -1), it comes back as it is. It may be called before
-    `setup_distributed`. Raises ValueError where this process has no GPU.
+    `device` is anything that names one: "cuda:0", 0, torch.device("cuda:0"), a map_location. Without a launcher, on a
+    machine without GPUs, and where none is named by number ("cuda", "cpu", None, -1), it comes back as it is. It may be
+    called before `setup_distributed`. Raises ValueError where other processes have GPUs and this one has none.
     """
     place = read_environment(os.environ)
-    if place.world_size == 1:
+    if place.world_size == 1 or not torch.cuda.device_count():  # the script may take the CPU there
         return device
     if isinstance(device, dict):
         return {saved_on: own_device(target) for saved_on, target in device.items()}
@@ -4730,4 +4730,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 b87e780804ea9b4f7e5468d02ee5647314d1b9d1749c68e5e80dc0cadeb5ddfa
+# Unchanged while the text above has the SHA-256 34a3878fdc8eb29d7550536a5a22fa34d741ec5f5550b9cc522de165c50055a6

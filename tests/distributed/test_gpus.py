@@ -62,3 +62,9 @@ def test_a_process_without_a_gpu_is_told_so(started):
     started(2, 3)
     with pytest.raises(ValueError, match=r"LOCAL_RANK=2 but only 2 visible GPU\(s\)"):
         rd.devices.own_device("cuda:0")
+
+
+def test_where_no_gpu_is_the_script_decides(started, monkeypatch):
+    started(1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert [rd.devices.own_device(device) for device in NAMED] == NAMED

@@ -18,12 +18,12 @@ __all__ = ["own_device", "own_gpu_count", "own_storage", "visible_gpus"]
 def own_device(device: Any) -> Any:
     """Return `device` with the number of this process's own GPU in the place of the one that it names.
 
-    `device` is anything that names one: "cuda:0", 0, torch.device("cuda:0"), a map_location. Without a launcher, and
-    where no GPU is named by number ("cuda", "cpu", None, -1), it comes back as it is. It may be called before
-    `setup_distributed`. Raises ValueError where this process has no GPU.
+    `device` is anything that names one: "cuda:0", 0, torch.device("cuda:0"), a map_location. Without a launcher, on a
+    machine without GPUs, and where none is named by number ("cuda", "cpu", None, -1), it comes back as it is. It may be
+    called before `setup_distributed`. Raises ValueError where other processes have GPUs and this one has none.
     """
     place = read_environment(os.environ)
-    if place.world_size == 1:
+    if place.world_size == 1 or not torch.cuda.device_count():  # the script may take the CPU there
         return device
     if isinstance(device, dict):
         return {saved_on: own_device(target) for saved_on, target in device.items()}
