@@ -23,6 +23,16 @@ model = nn.Sequential(nn.Linear(6, 3), nn.Sigmoid())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
 
+def matched(target):
+    places, others = [], []
+    for limit in (0, 1):
+        found = target >= 1 - limit * 0.5
+        row, column = found.nonzero().T
+        places.append((row.clamp(0, 99), column))
+        others.append(limit)
+    return places, others
+
+
 def criterion(output, target):
     error = (output - target) ** 2
 BODY
@@ -61,6 +71,12 @@ TOGETHER = {
         "n = (target > 0).sum()\nif not n:\n    return output.sum() * 0\nreturn (error * target).sum() / n",
         f"if not {N}:",
     ),
+    "of a list that a function returns": (
+        "places, others = matched(target)\nloss = error.mean()\nfor part, _ in enumerate((output, target)):\n"
+        "    row, column = places[part]\n    n = row.shape[0]\n    if n:\n"
+        "        loss = loss + error[row, column].mean()\nreturn loss + 0 * len(others)",
+        f"if {N}:",
+    ),
     "Dice": (
         "if torch.sum(target) < 1:\n    return torch.sum(output) * 0\noverlap = torch.sum(target * output)\n"
         "return 1 - 2 * overlap / (torch.sum(target) + torch.sum(output) + 1)",
@@ -86,7 +102,7 @@ def test_all_processes_decide_together(form: str, tmp_path: Path) -> None:
     assert all(finding.edits for finding in result.findings if finding.code in ("RF302", "RF309"))
 
 
-@pytest.mark.parametrize("form", ["return before", "Dice"])
+@pytest.mark.parametrize("form", ["return before", "of a list that a function returns", "Dice"])
 def test_two_processes_train_as_one(form: str, tmp_path: Path, launcher: Launcher) -> None:
     trains_as_one(tmp_path, script_of(TOGETHER[form][0]), launcher, rel=1e-5)
 

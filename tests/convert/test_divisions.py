@@ -156,14 +156,17 @@ def test_a_mean_over_the_samples_is_unchanged(lines: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("loss = model(x).sum()\nif mask.any():\n    loss = losses.sum() / mask.sum()", "this process's own count"),
         (
-            "loss = losses.sum()\nif mask.any():\n    loss = weighed(losses, factor=mask.sum())",
+            "loss = model(x).sum()\nif losses.max() > 1:\n    loss = losses.sum() / mask.sum()",
+            "this process's own count",
+        ),
+        (
+            "loss = losses.sum()\nif losses.max() > 1:\n    loss = weighed(losses, factor=mask.sum())",
             "this process's own count",
         ),
         ("loss = (losses * losses).sum() * losses.mean() / mask.sum()", "this process's own count"),
         (
-            COUNT + "loss = losses.sum()\nif mask.any():\n    loss = count(model(x), y)",
+            COUNT + "loss = losses.sum()\nif losses.max() > 1:\n    loss = count(model(x), y)",
             "elements that this process counts",
         ),
         ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
@@ -181,9 +184,10 @@ def test_a_division_that_cannot_be_changed_safely_is_listed(lines: str, words: s
         "places = matched(y)\n    loss = (1 - model(x)[places[0]].sigmoid()).mean()",
     ],
 )
-def test_a_mean_over_selected_elements_is_listed(lines: str, tmp_path: Path) -> None:
+def test_a_mean_over_selected_elements_is_one_of_all_processes(lines: str, tmp_path: Path) -> None:
     (finding,) = of_losses(lines, tmp_path)
-    assert finding.code == "RF302" and "chosen" in finding.message and not finding.edits
+    assert finding.code == "RF302" and "chosen" in finding.message
+    assert "rd.loss.chosen_mean" in "".join(edit.text for edit in finding.edits)
 
 
 def test_a_divisor_that_is_computed_from_itself_is_read(tmp_path: Path) -> None:

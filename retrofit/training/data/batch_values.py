@@ -71,6 +71,7 @@ class BatchValues:
         self.calls = {call.call for model in models for call in model.calls}
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
         self._chooses: dict[tuple[ast.AST, Scope], bool] = {}
+        self._chosen_rows: dict[tuple[ast.AST, Scope], bool] = {}
 
     def sources_of(self, node: ast.expr, scope: Scope, stored: bool = False) -> frozenset[str]:
         """Return which of BATCH, GRADIENT and CHOSEN an expression is computed from.
@@ -82,6 +83,14 @@ class BatchValues:
             search.run(node, scope)
             self._known[node, scope, stored] = frozenset(search.found)
         return self._known[node, scope, stored]
+
+    def has_chosen_rows(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether the batch chooses how many elements something has, in functions that return it, too."""
+        if (node, scope) not in self._chosen_rows:
+            search = _Search(self, stored=False, follows_returned=True)
+            search.run(node, scope)
+            self._chosen_rows[node, scope] = CHOSEN in search.found
+        return self._chosen_rows[node, scope]
 
     def chooses(self, node: ast.Subscript, scope: Scope) -> bool:
         """Return whether something that a batch holds chooses entries of another part of it: labels[mask].
@@ -192,10 +201,16 @@ class _Step(NamedTuple):
 
 
 class _Search:
-    """The search for what an expression is computed from; `notes_choices`: also whether the batch chooses in it."""
+    """The search for what an expression is computed from; `notes_choices`: also whether the batch chooses in it.
 
-    def __init__(self, values: BatchValues, stored: bool, notes_choices: bool = True) -> None:
+    `follows_returned`: through what functions return, and what is put into lists, as it always does for an index.
+    """
+
+    def __init__(
+        self, values: BatchValues, stored: bool, notes_choices: bool = True, follows_returned: bool = False
+    ) -> None:
         self.values, self.stored, self.notes_choices = values, stored, notes_choices
+        self.follows_returned = follows_returned
         self.analysis = values.analysis
         self.found: set[str] = set()
 
@@ -236,7 +251,7 @@ class _Search:
             self.found.add(GRADIENT)
         if name in CHOOSES or gives_places(node) or (name in COMPARISONS and step.is_index):
             self._note_chosen(step)
-        returned = step.is_index and node not in self.values.calls
+        returned = (step.is_index or self.follows_returned) and node not in self.values.calls
         functions = self.analysis.functions_called(node, step.scope) if returned else []
         found = [step.to(value, function.scope) for function in functions for value in returns_of(function.node)]
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
@@ -259,7 +274,7 @@ class _Search:
         drawn = [b for b, _ in bindings_of(self.analysis, node, scope) if b.node in self.values.loops]
         self.found |= {BATCH} if any(not _is_number(binding) for binding in drawn) else set()
         found = list(self.values.given_to_methods.get(last_name(node), [])) if self.stored else []
-        if step.is_index:
+        if step.is_index or self.follows_returned:
             found += [(stored.value, stored.scope) for stored in stored_in(self.analysis, node, scope)]
         made = list(sources(self.analysis, Origin(node, scope, _entries_of(node, scope))))
         loaders = {binding.value for binding in drawn}

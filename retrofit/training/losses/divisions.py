@@ -17,7 +17,7 @@ from retrofit.training.torch_api.data import ROWS_OF_GRAPHS
 from retrofit.training.torch_api.runtime import CHOSEN_MEAN
 from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
 
-from ..data.batch_values import BATCH, CHOSEN, GRADIENT, BatchValues
+from ..data.batch_values import BATCH, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
 from ..evaluation.measurements import is_collected, name_in, spread
 from .terms import MEAN, terms_at
@@ -237,7 +237,7 @@ class Reader:
         return _common(map(self._kind_at, found)) if found else UNKNOWN
 
     def _size(self, node: ast.expr, scope: Scope) -> str:
-        return COUNT if CHOSEN in self.values.sources_of(node, scope) else SIZE
+        return COUNT if self.values.has_chosen_rows(node, scope) else SIZE
 
     def _kind_of_call(self, node: ast.Call, origin: Origin) -> str:
         scope = origin.scope
