@@ -57,6 +57,10 @@ FORMS = {
     "if not mask.any():\n    return error.mean()\nreturn error.mean() + error[mask].mean()":
         f"if not rd.loss.batch_count(mask.any()):\n        return error.mean()\n"
         f"    return error.mean() + {CHOSEN}(error[mask])",
+    "seen = [mask, ~mask]\nreturn sum(error[one].mean() for one in seen if one.any()) / 2":
+        f"return sum({CHOSEN}(error[one]) for one in seen if rd.loss.batch_count(one.any())) / 2",
+    "parts = [error[mask == seen].mean() for seen in (True, False)]\nreturn torch.stack(parts).mean()":
+        f"parts = [{CHOSEN}(error[mask == seen]) for seen in (True, False)]\n    return torch.stack(parts).mean()",
     "return error[mask].mean().sqrt()": f"return rd.loss.batch_mean({CHOSEN}(error[mask])).sqrt()",
 }  # fmt: skip
 LISTED = {

@@ -22,6 +22,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
 from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.modules import GRAPH_LAYER_PACKAGES
+from retrofit.training.torch_api.runtime import CHOSEN_MEAN
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
     COMPARISONS,
@@ -259,6 +260,7 @@ class _Search:
         learns = step.learns and name not in WITHOUT_GRADIENT
         is_even = step.is_even or (step.is_index and (name in INTEGER_CASTS or _is_choice_of_values(node, name)))
         is_even = is_even or name.endswith("loss") or (name in REDUCING and _is_of_all(node, step.scope, self.analysis))
+        is_even = is_even or CHOSEN_MEAN in self.analysis.called(node, step.scope)
         return found + [step.to(part, learns=learns, is_even=is_even) for part in parts]
 
     def _note_chosen(self, step: _Step) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 IN_MODEL = "it is in the model, which an evaluation runs too"
+COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 
 
@@ -219,6 +220,8 @@ def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[t
             tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
             if not is_last and isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
                 tests.append(outer.test)
+            if not is_last and isinstance(outer, COMPREHENSIONS) and not isinstance(inner, ast.comprehension):
+                tests += [test for generator in outer.generators for test in generator.ifs]
             for test in tests:
                 if _reads_values(project, test, where) or is_drawn(project, test, where):
                     yield test, where
