@@ -268,7 +268,7 @@ def script(lines: str, before: str = "") -> str:
     [
         ("loss = 0\nif y.max() > 0:\n    loss = flat(out, y)", FLAT.replace("LOSS", "flat"), "may not all come to it"),
         (
-            "loss = 0\nif torch.rand(1) > 0.5:\n    loss = flat(out, y)",
+            "loss = 0\nif torch.rand(len(x)).mean() > 0.5:\n    loss = flat(out, y)",
             FLAT.replace("LOSS", "flat"),
             "may not all come",
         ),

@@ -96,6 +96,9 @@ STEP = {
     "object by index": "loss = criteria[np.random.randint(2)].compute(out, y)",
     "object by key": "kind = random.choice(['entropy', 'margin']); loss = named[kind].compute(out, y)",
     "number of times": "for _ in range(random.randint(1, 3)): loss = loss + second",
+    "a shuffled list": "random.shuffle(criteria); loss = criteria[0].compute(out, y)",
+    "an order": "for i in np.random.permutation(2): loss = loss + criteria[i].compute(out, y) * (i + 1)",
+    "some of a list": "for criterion in random.sample(criteria, 1): loss = criterion.compute(out, y)",
     "short circuit": "random.random() < 0.5 and x.mul_(2)",
 }
 LISTED = {
@@ -108,6 +111,7 @@ SAME = {
     "before the training": "if start < 0.5: loss = second",
     "of all ranks": "if rd.collectives.broadcast_object(random.random()) < 0.5: loss = second",
     "of the steps": "if epoch % 2: loss = second",
+    "an order of the samples": "rows = list(range(len(x))); np.random.shuffle(rows)",
     "of each sample": "x = torch.stack([row.flip(0) if random.random() < 0.5 else row for row in x])",
     "object by step": "loss = criteria[epoch % 2].compute(out, y)",
     "method of values": "x = x + torch.randn(4).abs()",
@@ -184,6 +188,8 @@ for epoch in range(3):
     for x, y in loader:
         out = model(flipped(x))
         loss = random.choice([F.cross_entropy, F.multi_margin_loss])(out, y)
+        if np.random.uniform() > 0.5:
+            loss = loss - 0.1 * out[:, 0].mean() / out[:, 1].abs().mean().detach()
         for _ in range(random.randint(0, 2)):
             loss = loss + model.weight.pow(2).sum()
         optimizer.zero_grad()
@@ -196,3 +202,36 @@ for epoch in range(3):
 
 def test_the_choices_of_all_ranks_are_those_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
     trains_as_one(tmp_path, RUN, launcher, world_sizes=(2, 3))
+
+
+TASKS = """\
+import random
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+random.seed(1)
+torch.manual_seed(1)
+data = TensorDataset(torch.randn(24, 4, dtype=torch.float64), torch.arange(24) % 2)
+loader = DataLoader(data, batch_size=6)
+model = nn.Linear(4, 2, dtype=torch.float64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+tasks = [F.cross_entropy, F.multi_margin_loss]
+for epoch in range(2):
+    for x, y in loader:
+        random.shuffle(tasks)
+        if random.random() < 0.5:
+            x = -x
+        for task in tasks:
+            loss = task(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print("shown", loss.item())
+"""
+
+
+def test_choices_before_the_steps_of_several_tasks_are_those_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
+    trains_as_one(tmp_path, TASKS, launcher)

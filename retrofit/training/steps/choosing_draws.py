@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.randomness import DRAWS, SHUFFLES
+from retrofit.training.torch_api.runtime import FROM_MAIN
 
 from ..data.loaders import TRAIN
 from ..data.random_draws import draws_in_loop
 from ..model.modules import is_module
-from .drawn_choices import drawn_choices, onward, read
+from .drawn_choices import drawn_choices, onward, read, run_for_batches
 from .draws_per_batch import follows_batch, given_to_draw
 from .shared_branches import all_come_to
 
@@ -33,12 +35,28 @@ Place = tuple[ast.Call, Scope]
 
 def choosing_draws(project: Project) -> dict[ast.Call, Scope]:
     """Return the draws that random choices are made by; of a choice all of them or none."""
+    return project.analysis.fact("draws of choices", lambda: _find(project))
+
+
+def is_made_together(project: Project, test: ast.expr, scope: Scope) -> bool:
+    """Return whether all ranks decide a test by the same draws, or will, once the conversion has made them so."""
+    calls = [part for part in walk(test) if isinstance(part, ast.Call)]
+    if any(project.analysis.called(call, scope) & FROM_MAIN for call in calls):
+        return True
+    draws = [call for call, _ in _draws(project, test, scope)]
+    return bool(draws) and all(call in choosing_draws(project) for call in draws)
+
+
+def _find(project: Project) -> dict[ast.Call, Scope]:
     found: dict[ast.Call, Scope] = {}
     loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
     for chosen, scope in drawn_choices(project):
         draws = [*_draws(project, chosen, scope)]
         if all(_is_common(project, *draw, loops) for draw in draws):
             found.update(draws)
+    for node, scope in run_for_batches(project):  # an order of tasks, say, by which the step goes through them
+        if isinstance(node, ast.Call) and project.analysis.called(node, scope) & SHUFFLES:
+            found.update({node: scope} if _is_common(project, node, scope, loops) else {})
     return found
 
 
@@ -52,7 +70,7 @@ def _draws(project: Project, chosen: ast.expr, scope: Scope) -> Iterator[Place]:
 def _is_common(project: Project, call: ast.Call, scope: Scope, loops: Collection[tuple[ast.AST, Scope]]) -> bool:
     """Return whether all ranks make a draw, equally often, and for the batch as it is."""
     names = project.analysis.called(call, scope)
-    if names & SHUFFLES or not names & DRAWS:
+    if not names & DRAWS:
         return False  # in place, or of a generator of its own, which all ranks get from rank 0
     if any(follows_batch(project, given, scope) for given in given_to_draw(call)):
         return False

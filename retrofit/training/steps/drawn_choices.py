@@ -11,11 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Item, name_of
+from retrofit.training.torch_api.draws import ORDERS
 from retrofit.training.torch_api.randomness import PICKS
 from retrofit.training.torch_api.runtime import FROM_MAIN
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 BRANCHES = (ast.If, ast.While, ast.IfExp)
+GIVES_TURNS = frozenset({"range"}.union(name.rpartition(".")[2] for name in ORDERS | PICKS))  # for i in permutation(3)
 
 
 def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
@@ -35,13 +38,20 @@ def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     Not those in a loop over the samples, of which each has a choice of its own on any number of processes.
     """
     seen: set[ast.AST] = set()
-    for node, scope in project.in_batches:
+    for node, scope in run_for_batches(project):
         if node in seen:
             continue
         seen.add(node)
         for chosen in (*_chosen_by(node), *_chosen_objects(project, node, scope)):
             if _is_drawn(project, chosen, scope) and not project.batch_values.loops_around(node, scope):
                 yield chosen, scope
+
+
+def run_for_batches(project: Project) -> list[tuple[ast.AST, Scope]]:
+    """Return the nodes that are run for a batch, those around the steps of its parts or tasks too."""
+    loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
+    bodies = [(part, scope) for loop, scope in loops if loop in project.batch_values.loops for part in loop.body]
+    return list(dict.fromkeys([*project.in_batches, *nodes_run(project.analysis, bodies)]))
 
 
 def _chosen_by(node: ast.AST) -> Iterator[ast.expr]:
@@ -52,7 +62,7 @@ def _chosen_by(node: ast.AST) -> Iterator[ast.expr]:
         yield node.subject  # type: ignore[attr-defined]
     elif isinstance(node, ast.BoolOp) and not isinstance(node.values[-1], ast.Compare):
         yield from node.values[:-1]  # use_mixup() and mix(images)
-    elif isinstance(node, ast.For) and last_name(node.iter) == "range":
+    elif isinstance(node, ast.For) and last_name(node.iter) in GIVES_TURNS:
         yield node.iter
     elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Subscript, ast.Call)):
         yield node.func  # random.choice(losses)(outputs, labels)

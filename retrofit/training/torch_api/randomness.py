@@ -28,7 +28,6 @@ PYTHON_DRAWS = frozenset(
     )
 )  # fmt: skip
 PICKS = frozenset(f"{PYTHON}.{name}" for name in ("choice", "choices", "sample"))  # give what they are given
-CHOOSING = PICKS | {f"{NUMPY}.choice"}  # give some of what they are given
 NUMPY_DRAWS = frozenset(
     f"{NUMPY}.{name}" for name in (
         "rand", "randn", "randint", "uniform", "normal", "standard_normal", "choice", "random", "random_sample", "ranf",
@@ -36,6 +35,7 @@ NUMPY_DRAWS = frozenset(
     )
 )  # fmt: skip
 SHUFFLES = frozenset({f"{PYTHON}.shuffle", f"{NUMPY}.shuffle"})  # in place
+CHOOSING = PICKS | SHUFFLES | {f"{NUMPY}.choice"}  # give some of what they are given, or bring it into an order
 DRAWS = TORCH_DRAWS | PYTHON_DRAWS | NUMPY_DRAWS
 # Functions of libraries that draw from numpy's stream, and classes whose `split` does, where they are given no state.
 LIBRARY_DRAWS = frozenset({

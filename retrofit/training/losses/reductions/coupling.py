@@ -213,6 +213,8 @@ def _is_over_data(project: Project, loop: ast.AST, scope: Scope) -> bool:
 
 def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the tests of a rank's own samples, or of what it draws, that decide whether it comes to a node."""
+    from retrofit.training.steps.choosing_draws import is_made_together  # which reads losses
+
     for place, where in call_chains(project.analysis, node, scope):
         inner: ast.AST = place
         for outer in where.source.ancestors(place):
@@ -223,7 +225,8 @@ def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[t
             if not is_last and isinstance(outer, COMPREHENSIONS) and not isinstance(inner, ast.comprehension):
                 tests += [test for generator in outer.generators for test in generator.ifs]
             for test in tests:
-                if _reads_values(project, test, where) or is_drawn(project, test, where):
+                is_own = is_drawn(project, test, where) and not is_made_together(project, test, where)
+                if _reads_values(project, test, where) or is_own:
                     yield test, where
             if is_last:
                 break
