@@ -64,7 +64,8 @@ def is_sharp(chance):
 rng = np.random.default_rng()
 seeded = random.Random(0)
 start = random.random()
-loader = DataLoader(Samples(), batch_size=4)
+size = 4
+loader = DataLoader(Samples(), batch_size=size)
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(2):
@@ -102,6 +103,8 @@ STEP = {
     "short circuit": "random.random() < 0.5 and x.mul_(2)",
 }
 LISTED = {
+    "once for each by their number": "for i in range(size): x[i] = -x[i] if random.random() < 0.5 else x[i]",
+    "one for each by their number": "x = torch.stack([-x[i] if random.random() < 0.5 else x[i] for i in range(size)])",
     "by the number of its samples": "if random.randint(0, len(x)) > 2: loss = second",
     "where only some ranks come": "if y.sum() > 2:\n            if random.random() < 0.5: loss = second",
 }

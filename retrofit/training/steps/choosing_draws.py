@@ -86,10 +86,22 @@ def _is_common(project: Project, call: ast.Call, scope: Scope, loops: Collection
     chains = call_chains(project.analysis, call, scope)
     if any(outer in evaluating for place, where in chains for outer in where.source.ancestors(place)):
         return False
+    around = [(part, where) for place, where in chains for part in _gone_through(place, where, loops)]
+    if any(follows_batch(project, *place) for place in around):
+        return False  # once for each of a rank's samples: for i in range(batch_size)
     inside = [where for place, where in chains if not is_in_training(place, where)]
     if any(_is_of_model(project, where) or _is_generator(where) for where in inside):
         return False
     return all_come_to(project, call, scope)
+
+
+def _gone_through(node: ast.AST, scope: Scope, loops: Collection[tuple[ast.AST, Scope]]) -> Iterator[ast.expr]:
+    """Yield what loops and comprehensions around a node in its function go through, those of the training left out."""
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, (ast.For, ast.AsyncFor)) and (outer, scope) not in loops:
+            yield outer.iter
+        elif isinstance(outer, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
+            yield from (generator.iter for generator in outer.generators)
 
 
 def _is_of_model(project: Project, scope: Scope) -> bool:
