@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from retrofit.training import Project
 from retrofit.training.distributed.frameworks import averages_gradients, find_framework
+from retrofit.training.model.models import kinds_of
 
 from .catalog import CATALOG
 from .collectives import (
@@ -222,5 +223,7 @@ def _done_otherwise(project: Project) -> set[str]:
     framework = find_framework(project.analysis)
     if framework is not None and framework.owns_all:
         return OF_FRAMEWORKS
-    is_averaged = framework is not None or averages_gradients(project.analysis, project.in_batches)
+    kinds = [kind for model in project.models for kind in kinds_of(project.analysis, model)]
+    classes = {base for kind in kinds for base in project.analysis.classes.mro(kind)}
+    is_averaged = framework is not None or averages_gradients(project.analysis, project.in_batches, classes)
     return {model_not_wrapped.RULE.code} if is_averaged else set()

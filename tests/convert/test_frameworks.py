@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from convert.conversion import converted
 
 from retrofit.cli import main
 
@@ -129,6 +130,46 @@ def test_gradients_averaged_by_hand(name: str, tmp_path: Path, capsys: pytest.Ca
     assert "RF209" not in capsys.readouterr().out
     main(["check", script(tmp_path, "", JOINED.strip())])
     assert "RF209" in capsys.readouterr().out
+
+
+LAYER = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Codes(nn.Linear):
+    def step(self):
+        for p in self.parameters():
+            torch.distributed.all_reduce(p.grad)
+
+    def forward(self, x):
+        if self.training and torch.distributed.is_initialized():
+            self.step()
+        return super().forward(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.codes, self.head = Codes(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.codes(x))
+
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4, shuffle=True)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_layer_that_adds_up_gradients_has_its_own_alone(tmp_path: Path) -> None:
+    assert "model = rd.distribute_model(model)" in converted(tmp_path, LAYER)
 
 
 def test_the_model_inside_the_wrapper_gets_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

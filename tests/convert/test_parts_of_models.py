@@ -234,3 +234,59 @@ main()
 def test_a_part_that_an_inherited_method_runs_is_not_wrapped(tmp_path: Path) -> None:
     lines = [line for line in converted(tmp_path, HEAD + DERIVED) if "distribute_model(" in line]
     assert lines == ["model = rd.distribute_model(model)"]
+
+
+SOLVED = """\
+import solvers
+
+
+class Rate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 3)
+
+    def forward(self, time, x):
+        return self.net(x)
+
+
+class Solver(nn.Module):
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x, times):
+        return solvers.odeint(self.rate, x, times)
+
+
+class Model(nn.Module):
+    def __init__(self, solver):
+        super().__init__()
+        self.solver = solver
+        self.head = nn.Linear(3, 1)
+
+    def loss(self, x, y):
+        return nn.functional.mse_loss(self.head(self.solver(x, torch.linspace(0, 1, 3))[-1]), y)
+
+
+def show(rate):
+    print(rate(0, torch.ones(1, 3)))
+
+
+rate = Rate()
+model = Model(Solver(rate))
+optimizer = optim.SGD([{"params": model.head.parameters()}, {"params": rate.parameters(), "lr": 0.2}], lr=0.1)
+"""
+
+
+def test_a_part_that_a_library_runs_in_a_method_of_the_model_is_not_wrapped(tmp_path: Path) -> None:
+    shown = "with torch.no_grad():\n        show(model.solver.rate)"
+    lines = converted(tmp_path, HEAD + SOLVED + LOOP.format(loss="model.loss(x, y)", clip=shown))
+    assert [line for line in lines if "distribute_model" in line] == [
+        'model = rd.distribute_model(model, methods=["loss"])'
+    ]
+
+
+def test_a_part_that_a_library_runs_outside_the_model_is_refused(tmp_path: Path) -> None:
+    loss = "nn.functional.mse_loss(model.head(solvers.odeint(rate, x, 1)), y)"
+    (refusal,) = conversion(tmp_path, HEAD + SOLVED + LOOP.format(loss=loss, clip="")).refusals
+    assert "what runs it here cannot be followed" in refusal.refusal

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from retrofit.analysis.flow.reachability import calls_named, reached_calls
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Instance
+from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import ADDS_UP
 from retrofit.training.torch_api.frameworks import NEEDED_CALLS, SHARDING, TORCHRUN, TRAINERS
 
@@ -31,12 +34,16 @@ def find_framework(analysis: Analysis) -> Framework | None:
     return analysis.fact("framework", lambda: _find_framework(analysis))
 
 
-def averages_gradients(analysis: Analysis, in_batches: list[tuple[ast.AST, Scope]]) -> bool:
+def averages_gradients(analysis: Analysis, in_batches: list[tuple[ast.AST, Scope]], models: Collection[Scope]) -> bool:
     """Return whether a function that runs for every batch adds up gradients over all processes by hand.
 
-    The gradients may be collected before: `flat = torch.cat([p.grad.view(-1) for p in parameters])`.
+    The gradients may be collected before: `flat = torch.cat([p.grad.view(-1) for p in parameters])`. A module that is
+    none of the trained `models` has those of its own parameters alone.
     """
     for node, scope in in_batches:
+        owner = scope.enclosing_class()
+        if owner is not None and owner not in models and is_module(analysis, Instance(owner)):
+            continue
         if isinstance(node, ast.Call) and analysis.called(node, scope) & ADDS_UP:
             parts = own_nodes(scope.node)
             if any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in parts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from retrofit.analysis.flow.assignments import upstream
@@ -11,8 +11,8 @@ from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, LocalFunction
-from retrofit.training.model.modules import classes_of, is_layer, is_module, layer_run
+from retrofit.analysis.values.kinds import Instance, LocalFunction, Member, Result, Value
+from retrofit.training.model.modules import classes_inside, classes_of, is_layer, is_module, layer_run
 from retrofit.training.torch_api.modules import WRAPPERS
 
 from ..loops import Path
@@ -69,7 +69,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
                 # In one branch a model, in another one a list of them: rd.model.distribute_models takes both.
                 models[variable] = replace(known, is_container=known.is_container or is_container)
                 known.calls.append(call)
-    whole = _classes(analysis, models.values())
+    whole = _classes(analysis, list(models.values()))
     inside = {frame.scope: depth for path in paths for depth, frame in reversed(list(enumerate(path.frames)))}
     given = is_trained.variables
     order = sorted(models, key=lambda variable: (variable not in given, inside.get(variable.scope, len(inside))))
@@ -80,7 +80,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
             analysis, model.variable, set(models), trainers if not any(m.own for m in models.values()) else ()
         )
         and not is_trained.only_looks(model)
-        and not _runs_inside(model, whole)
+        and not _runs_inside(analysis, model, whole)
         and not _is_given_to(analysis, model.variable, whole, paths)
         and not _is_other_name(analysis, model.variable, order)
     ]
@@ -158,7 +158,8 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
             yield Call(node, scope), module
             continue
         values = analysis.evaluate(node.func, scope)
-        is_method = bool(values) and all(isinstance(value, LocalFunction) for value in values)
+        methods = [value for value in values if isinstance(value, LocalFunction)]
+        is_method = bool(methods) and all(_of_wrapper(value) for value in values.difference(methods))
         if not is_method and isinstance(node.func, ast.Attribute) and node.func.attr == "forward":
             yield Call(node, scope, "forward"), node.func.value  # of a model of a library
         elif not is_method:
@@ -169,6 +170,11 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
         ):
             yield Call(node, scope, node.func.attr), node.func.value
             yield from _of_layer(analysis, node, scope) if node.func.attr == "forward" else ()
+
+
+def _of_wrapper(value: Value) -> bool:
+    """Return whether this is an attribute of a wrapper, which hands it on to the model."""
+    return isinstance(value, Member) and isinstance(value.base, Result) and value.base.builder in WRAPPERS
 
 
 def _of_libraries(analysis: Analysis, paths: list[Path], is_trained: _Trained) -> Iterator[tuple[Call, ast.expr]]:
@@ -220,27 +226,34 @@ def _is_part(analysis: Analysis, variable: Variable, variables: set[Variable], t
     return any(other is not variable and other.scope is not variable.scope for other in variables)
 
 
-def _kinds(analysis: Analysis, model: Model) -> Iterator[Scope]:
-    """Yield the classes of what a model's calls run."""
+def kinds_of(analysis: Analysis, model: Model) -> Iterator[Scope]:
+    """Yield the classes of what a model's calls run, and of the objects whose methods they call."""
     for call in model.calls:
-        for value in analysis.evaluate(call.call.func, call.scope) if not call.method else ():
-            if isinstance(value, Instance):
-                yield value.scope
+        function = call.call.func
+        is_method = isinstance(function, ast.Attribute) and function.attr == call.method
+        if is_method or not call.method:
+            yield from classes_of(analysis, function.value if is_method else function, call.scope)  # type: ignore[attr-defined]
 
 
-def _classes(analysis: Analysis, models: Iterable[Model]) -> dict[Scope, Variable]:
-    """Return the classes of what models run, and those that they are derived from, each with a model's variable."""
-    whole = {kind: model.variable for model in models for kind in _kinds(analysis, model)}
+def _classes(analysis: Analysis, models: list[Model]) -> dict[Scope, Variable]:
+    """Return the classes of what models run, those that they are derived from, and those of their parts.
+
+    Each with a model's variable.
+    """
+    trained = [m for m in models if any(has_gradients(analysis, call.scope, call.call) for call in m.calls)]
+    whole = {kind: model.variable for model in trained or models for kind in kinds_of(analysis, model)}
     for kind, variable in list(whole.items()):
-        for base in analysis.classes.mro(kind):
-            whole.setdefault(base, variable)
+        for inner in classes_inside(analysis, [kind]):
+            whole.setdefault(inner, variable)
     return whole
 
 
-def _runs_inside(model: Model, whole: dict[Scope, Variable]) -> bool:
-    """Return whether only the methods of another model call this one, which is a part of that: `self.decoder(x)`."""
-    owners = [whole.get(call.scope.parent) if call.scope.parent else None for call in model.calls]
-    return all(owner is not None and owner != model.variable for owner in owners)
+def _runs_inside(analysis: Analysis, model: Model, whole: dict[Scope, Variable]) -> bool:
+    """Return whether only the methods of another model train this one, which is a part of that: `self.decoder(x)`."""
+    calls = [call for call in model.calls if has_gradients(analysis, call.scope, call.call)]
+    classes = [call.scope.parent for call in calls] or list(kinds_of(analysis, model))  # what shows a part of a model
+    owners = [whole.get(kind) if kind else None for kind in classes]
+    return bool(owners) and all(owner is not None and owner != model.variable for owner in owners)
 
 
 def _is_given_to(analysis: Analysis, variable: Variable, whole: dict[Scope, Variable], paths: list[Path]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -32,6 +34,19 @@ def classes_of(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Scope]:
     """Return the project's classes of modules that an expression can be an object of."""
     values = analysis.evaluate(node, scope)
     return [value.scope for value in values if isinstance(value, Instance) and is_module(analysis, value)]
+
+
+def classes_inside(analysis: Analysis, kinds: Iterable[Scope]) -> list[Scope]:
+    """Return some classes of modules, those that they are derived from, and the classes of their parts."""
+
+    def step(kind: Scope) -> Iterator[Scope]:
+        for base in analysis.classes.mro(kind):
+            yield base
+            for name in analysis.classes.attributes_of(base):
+                parts = analysis.members(Instance(kind), name)
+                yield from (part.scope for part in parts if isinstance(part, Instance) and is_module(analysis, part))
+
+    return list(closure(kinds, step))
 
 
 def is_layer(analysis: Analysis, value: Value) -> bool:

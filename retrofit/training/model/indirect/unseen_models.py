@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.assignments import upstream
+from retrofit.analysis.flow.bindings import class_of_own
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
@@ -18,7 +19,8 @@ from retrofit.training.torch_api.modules import CHILDREN, MODULES, RUNS_NOTHING
 from ...optimizer.optimizers import parameter_owners
 from ..containers import entries_of, variables_holding
 from ..gradients import has_gradients
-from ..modules import is_module
+from ..models import kinds_of
+from ..modules import classes_inside, is_module
 from .library_calls import OF_PROJECT
 
 if TYPE_CHECKING:
@@ -33,8 +35,12 @@ def unseen_models(project: Project) -> Iterator[tuple[ast.AST, Scope, Variable]]
     seen = _seen(project)
     wanted = {variable for variable in _owners(project) - seen if not upstream(analysis, variable) & seen}
     wanted = {variable for variable in wanted if not _is_part(project, variable)}
+    kinds = [kind for model in project.models for kind in kinds_of(analysis, model)] if wanted else []
+    averaged = classes_inside(analysis, kinds)
     for node, scope in project.in_batches if wanted else ():
-        if isinstance(node, (ast.Name, ast.Attribute)) and _is_given(project, node, scope):
+        if not isinstance(node, (ast.Name, ast.Attribute)) or class_of_own(node, scope) in averaged:
+            continue  # a part of a model, whose wrapper averages the gradients of all of it
+        if _is_given(project, node, scope):
             for variable in variables_of(analysis, node, scope) & wanted:
                 wanted.discard(variable)
                 yield node, scope, variable
