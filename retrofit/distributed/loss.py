@@ -30,6 +30,7 @@ from .data.batch import (
     without_repeated,
 )
 from .data.loaders import micro_batch
+from .ddp.forward_guard import is_running_forward
 from .evaluation import is_sharing
 from .process.environment import read_environment
 from .process.options import get_option
@@ -100,7 +101,7 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, weight: float) -> torch.Tensor:
-        ctx.weight = weight
+        ctx.weight = 1.0 if is_running_forward() else weight  # gradients come into a model with their weight
         return reduce_tensor_sum(tensor * 0 if weight == 0 else tensor)
 
     @staticmethod

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from convert.conversion import converted
+from verify.projects.launch import Launcher
+
+from retrofit.cli import main
 
 SCRIPT = """\
 import torch
@@ -67,6 +70,12 @@ KEPT = {
     "set again": f"{MOMENTS}; self.average = 0.9 * self.average + 0.1 * mean.detach()",
     "data": f"{MOMENTS}; self.average.data = 0.9 * self.average.data + 0.1 * mean.data",
     "pair": "var, mean = torch.var_mean(x, 0); self.spread.copy_(0.9 * self.spread + 0.1 * var.detach())",
+    "counted": "mean, var = x.mean(0), x.size(0); self.average.lerp_(mean.detach(), 0.1)",
+    "evaluated": "mean, var = x.mean(0), 1; self.average.lerp_(mean.data, 0.1)\n        x = x - x.mean(0)\n"
+    "        if self.training:\n            pass",
+}
+AVERAGED = {
+    "plain": "mean = x.mean(0); var = (x - mean).pow(2).mean(0); self.average.lerp_(mean.data, 0.1)",
     "moved, permute": "y = x.permute(1, 0); mean, var = y.mean(1), 1; self.average.mul_(0.9).add_(0.1 * mean.data)",
     "moved, T": "mean, var = x.T.mean(1), 1; self.average.mul_(0.9).add_(0.1 * mean.detach())",
     "moved, function": "mean, var = torch.transpose(x, 0, 1).mean(1), 1; self.average.mul_(0.9).add_(0.1 * mean.data)",
@@ -92,6 +101,29 @@ def test_a_layer_that_keeps_statistics_of_the_batch_is_refused(tmp_path: Path, f
     lines = converted(tmp_path, SCRIPT.format(kept=KEPT[form], **reached))
     (error,) = [line for line in lines if "one_process_only" in line]
     assert "is a statistic of the batches" in error
+
+
+@pytest.mark.parametrize("reached", [CONTAINER, METHOD])
+@pytest.mark.parametrize("form", AVERAGED)
+def test_the_means_of_a_layer_while_it_trains_are_those_of_all_ranks(tmp_path: Path, form: str, reached: dict) -> None:
+    lines = "\n".join(converted(tmp_path, SCRIPT.format(**reached, kept=AVERAGED[form])))
+    assert lines.count(".mean(") - 1 == lines.count("rd.loss.batch_mean(") > 0
+    assert "one_process_only" not in lines
+
+
+def test_processes_train_the_layer_of_one(tmp_path: Path, launcher: Launcher) -> None:
+    """The last batch has 3 samples, 2 and 1 of the processes; the gradients of the means are of all of them, too."""
+    text = SCRIPT.format(**CONTAINER, kept=AVERAGED["plain"]).replace("torch.randn(16, 4)", "torch.randn(19, 4)")
+    text = text.replace("shuffle=True", "shuffle=False").replace("layers = []\n", "torch.manual_seed(0)\nlayers = []\n")
+    text += "print([round(p.sum().item(), 3) for p in model.parameters()])\n"
+    for name in ("alone", "together"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(text)
+    assert main(["convert", str(tmp_path / "together" / "train.py"), "--write"]) == 0
+    (alone,) = launcher.run(tmp_path / "alone", "train.py", [])["outputs"]
+    run = launcher.run(tmp_path / "together", "train.py", [], world_size=2, RETROFIT_BATCH="global")
+    assert run["statuses"] == [0, 0], run["outputs"]
+    assert alone.strip() in run["outputs"][0]
 
 
 ACTNORM = SCRIPT.replace(

@@ -16,6 +16,7 @@ from retrofit.training.data.carried_state import carried_writes
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.batch_statistics import kept_statistics
 from retrofit.training.losses.first_batch import first_batch_writes
+from retrofit.training.losses.own_normalisation import means_of_training
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
 from retrofit.training.losses.writes import Write
 from retrofit.training.torch_api.tensors import RESIZES
@@ -90,7 +91,7 @@ class Norm(nn.Module):
         if not self.training:
             return x - self.average
         self.average.mul_(0.9).add_(0.1 * x.mean(0).detach())  # RF210
-        return x - x.mean(0)
+        return x - x.mean(0)  # RF210
 
 
 class Flow(nn.Sequential):
@@ -216,8 +217,19 @@ def find(project: Project) -> Iterator[Finding]:
     yield from _set_at_first(project)
     for write in kept_statistics(project):
         message = f"{write.name} keeps a statistic of each batch"
+        means = means_of_training(project, write)
+        if means:
+            yield from _of_all_ranks(write, message, means)
+            continue
         refusal = f"{write.name} is a statistic of the batches, and each process would keep that of its own samples"
         yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-statistics")
+
+
+def _of_all_ranks(write: Write, message: str, means: list[ast.expr]) -> Iterator[Finding]:
+    """Yield the means of a module's own batch normalisation, which become those of the whole batch."""
+    for mean in means:
+        edits = surround(write.scope.source, mean, "rd.loss.batch_mean(", ")")
+        yield found(RULE, write.scope.source, mean, message, edits, help="rd.loss.batch_mean(x.mean(0))")
 
 
 def _set_at_first(project: Project) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ def _updates(project: Project, node: ast.AST, scope: Scope) -> Iterator[Write]:
         is_update = is_in_place or any(ast.unparse(step) == ast.unparse(place) for step in steps)
         if _is_set_before(project, place, scope.source.statement(node), scope):
             continue
-        if is_update and any(_is_statistic(project, step, scope) for step in steps):
+        if is_update and any(is_statistic(project, step, scope) for step in steps):
             yield Write(node, value, scope, ast.unparse(place))
 
 
@@ -79,7 +79,7 @@ def _is_set_before(project: Project, place: ast.expr, statement: ast.stmt, scope
     return False
 
 
-def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
+def is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this is a sum, a mean or a spread of what the function is given."""
     if not isinstance(node, ast.Call) or last_name(node) not in STATISTICS:
         return False

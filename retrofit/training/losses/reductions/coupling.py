@@ -22,6 +22,7 @@ from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 from ..divisions import total_in
 from ..ignored_labels import counts_labels
 from ..rows.chosen_elements import is_mean_of_chosen, values_of_mean
+from ..own_normalisation import only_in_training
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, plain_reader, reader_of
@@ -147,7 +148,7 @@ def _find(project: Project) -> Iterator[Coupling]:
 def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
     function = _function_of(reader_of(project), node)
     reason = "" if function else "it is not a plain sum or mean"
-    if node in reader_of(project).in_models and not _is_added_to_state(node, scope):
+    if node in reader_of(project).in_models and not (_is_added_to_state(node, scope) or only_in_training(node, scope)):
         reason = IN_MODEL
     reason = reason or obstacle(project, node, scope, together=True)
     learns = has_gradients(project.analysis, scope, node)
