@@ -26,6 +26,8 @@ from retrofit.training.torch_api.runtime import QUIET_LOGGING, START_TRACKER
 from retrofit.training.torch_api.trackers import STARTS
 
 RULE = CATALOG["RF505"]
+COUNTS_OF_BAR = frozenset({"n", "last_print_n", "format_dict"})
+SHOWN_BY_MAIN = 'file=None if rd.is_main_process() else open(rd.path_on_main("bar"), "w")'  # elsewhere the null device
 INVALID = [
     """\
 writer = SummaryWriter("log")
@@ -49,6 +51,8 @@ for epoch in tqdm(range(3), disable=False if quiet else None):  # RF505
     continue
 for epoch in tqdm(range(3), disable=None):  # RF505
     continue
+counted = tqdm(range(3))  # RF505
+print(counted.n)
 options = {"disable": quiet}
 for epoch in tqdm(range(3), **options):  # RF505
     continue
@@ -163,6 +167,8 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
     others = [keyword.value for keyword in output.call.keywords if keyword.arg is None]
     if not given and others:
         return _hidden_by_options(project, others[-1], scope)
+    if not given and _is_counted_by(output) and not any(keyword.arg == "file" for keyword in output.call.keywords):
+        return add_argument(source, output.call, SHOWN_BY_MAIN)
     if not given:
         return add_argument(source, output.call, "disable=not rd.is_main_process()")
     is_always = isinstance(given[0], ast.Constant) and given[0].value is True
@@ -174,6 +180,16 @@ def _hidden_bar(project: Project, output: Output) -> list[Edit]:
         return surround(source, given[0], "", " if rd.is_main_process() else True")
     is_loose = isinstance(given[0], (ast.IfExp, ast.Lambda, ast.NamedExpr))
     return surround(source, given[0], "(" * is_loose, ")" * is_loose + " or not rd.is_main_process()")
+
+
+def _is_counted_by(output: Output) -> bool:
+    """Return whether the script reads how far a bar is, `bar.n`, which one that is disabled does not count."""
+    source = output.scope.source
+    outer = source.parents[output.call]
+    targets = outer.targets if isinstance(outer, ast.Assign) else [getattr(outer, "optional_vars", None)]
+    names = {ast.unparse(target) for target in targets if isinstance(target, (ast.Name, ast.Attribute))}
+    read = (node for node in source.nodes if isinstance(node, ast.Attribute) and node.attr in COUNTS_OF_BAR)
+    return bool(names) and any(ast.unparse(node.value) in names for node in read)
 
 
 def _hidden_by_options(project: Project, options: ast.expr, scope: Scope) -> list[Edit]:

@@ -14,9 +14,8 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.carried_state import carried_writes
 from retrofit.training.loops import LoopNode
-from retrofit.training.losses.batch_statistics import kept_statistics
+from retrofit.training.losses.batch_statistics import kept_statistics, means_of_training
 from retrofit.training.losses.first_batch import first_batch_writes
-from retrofit.training.losses.own_normalisation import means_of_training
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
 from retrofit.training.losses.writes import Write
 from retrofit.training.torch_api.tensors import RESIZES

@@ -14,8 +14,8 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.carried_state import carried_writes
-from retrofit.training.model.modules import is_module
-from retrofit.training.torch_api.tensors import STATISTICS, TRANSPOSES
+from retrofit.training.model.modules import is_module, only_in_training
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS, STATISTICS, TRANSPOSES
 
 from .first_batch import first_batch_writes
 from .reductions.axes import axes_of
@@ -23,6 +23,8 @@ from .writes import Write, writes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
+
+COUNTS = SHAPE_METHODS | {"len", "numel"}
 
 
 def kept_statistics(project: Project) -> Iterator[Write]:
@@ -40,6 +42,19 @@ def kept_statistics(project: Project) -> Iterator[Write]:
             if not any(_is_of_all(project, method) for method in methods):
                 methods.sort(key=lambda method: method.node.lineno)  # type: ignore[union-attr]
                 yield from _first(project, methods)
+
+
+def means_of_training(project: Project, write: Write) -> list[ast.expr]:
+    """Return the means over the batch of a method that keeps statistics, where all that it computes follows from them.
+
+    None of them where it takes other statistics, counts samples, or also computes them while it is evaluated.
+    """
+    nodes = [node for node in own_nodes(write.scope.node) if isinstance(node, ast.expr)]
+    found = [node for node in nodes if _is_statistic(project, node, write.scope)]
+    means = [node for node in found if last_name(node) == "mean" and only_in_training(node, write.scope)]
+    counted = any(isinstance(node, ast.Attribute) and node.attr in SHAPE_ATTRIBUTES for node in nodes)
+    counted = counted or any(isinstance(node, ast.Call) and last_name(node) in COUNTS for node in nodes)
+    return means if len(means) == len(found) and not counted else []
 
 
 def _first(project: Project, methods: list[Scope]) -> Iterator[Write]:
@@ -60,7 +75,7 @@ def _updates(project: Project, node: ast.AST, scope: Scope) -> Iterator[Write]:
         is_update = is_in_place or any(ast.unparse(step) == ast.unparse(place) for step in steps)
         if _is_set_before(project, place, scope.source.statement(node), scope):
             continue
-        if is_update and any(is_statistic(project, step, scope) for step in steps):
+        if is_update and any(_is_statistic(project, step, scope) for step in steps):
             yield Write(node, value, scope, ast.unparse(place))
 
 
@@ -79,7 +94,7 @@ def _is_set_before(project: Project, place: ast.expr, statement: ast.stmt, scope
     return False
 
 
-def is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
+def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this is a sum, a mean or a spread of what the function is given."""
     if not isinstance(node, ast.Call) or last_name(node) not in STATISTICS:
         return False

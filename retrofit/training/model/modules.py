@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
@@ -92,3 +93,39 @@ def _container_of(analysis: Analysis, binding: Binding, scope: Scope) -> ast.exp
         gone_through = gone_through.args[place] if is_known else gone_through
     parts = (part for part in walk(gone_through) if isinstance(part, ast.Attribute))
     return next((part for part in parts if analysis.named(part, scope) & MODULE_CONTAINERS), None)
+
+
+def only_in_training(node: ast.AST, scope: Scope) -> bool:
+    """Return whether a module comes to a node while it trains alone: under `if self.training`, or after its exit."""
+    inner = node
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if _implies_training(outer.test, inner in body):
+                return True
+        if isinstance(inner, ast.stmt) and any(_leaves(part) for part in _before(scope, inner)):
+            return True
+        if outer is scope.node:
+            return False
+        inner = outer
+    return False
+
+
+def _before(scope: Scope, statement: ast.stmt) -> list[ast.stmt]:
+    block = block_of(scope.source, statement)
+    return block[: block.index(statement)]
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Return whether a module that does not train leaves its method here: `if not self.training: return x`."""
+    is_exit = isinstance(statement, ast.If) and isinstance(statement.body[-1], (ast.Return, ast.Raise))
+    return is_exit and _implies_training(statement.test, False)  # type: ignore[attr-defined]
+
+
+def _implies_training(test: ast.expr, value: bool) -> bool:
+    """Return whether a module trains where a test has a value."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _implies_training(test.operand, not value)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if value else ast.Or):
+        return any(_implies_training(part, value) for part in test.values)
+    return value and ast.unparse(test) == "self.training"

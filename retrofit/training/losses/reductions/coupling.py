@@ -17,12 +17,12 @@ from retrofit.training.data.carried_state import Write, carried_writes
 from retrofit.training.data.random_draws import is_drawn
 from retrofit.training.loops import LOOPS
 from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.modules import only_in_training
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..divisions import total_in
 from ..ignored_labels import counts_labels
 from ..rows.chosen_elements import is_mean_of_chosen, values_of_mean
-from ..own_normalisation import only_in_training
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, plain_reader, reader_of
