@@ -52,7 +52,7 @@ for epoch in tqdm(range(3), disable=False if quiet else None):  # RF505
 for epoch in tqdm(range(3), disable=None):  # RF505
     continue
 counted = tqdm(range(3))  # RF505
-print(counted.n)
+counted.close = counted.n
 options = {"disable": quiet}
 for epoch in tqdm(range(3), **options):  # RF505
     continue
