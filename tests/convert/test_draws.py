@@ -540,6 +540,13 @@ def test_a_refusal_names_what_gives_a_batch(tmp_path: Path, over: str, line: str
     assert "all of the data" not in refusal and named in refusal
 
 
+def test_a_refusal_names_the_batch_before_what_is_kept_of_it(tmp_path: Path) -> None:
+    kept = "rows = torch.randperm(len(X))[:8]; scores[rows] = model(X[rows]).detach()"
+    lines = "scores = torch.zeros(len(X), 1)\n" + DRAWN_ELSEWHERE + loop(f"x, y = sampler.next_batch(); {kept}")
+    refused = conversion(tmp_path, START + lines)
+    assert "next_batch()" in refused.refusals[0].refusal
+
+
 def test_a_refusal_says_where_all_of_the_data_is_used(tmp_path: Path) -> None:
     refused = conversion(tmp_path, START + loop("x, y = X, Y"))
     (refusal,) = {finding.refusal for finding in refused.refusals}

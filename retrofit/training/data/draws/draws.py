@@ -112,7 +112,10 @@ class _Search:
             self._follow(start)
         for call, scope in shuffled(self.analysis, self.project.in_loops):
             self._note_order(call, scope)
-        self.problems += [*self._drawn_by_sample(), *self._kept_by_sample(), *self._cut_from_filled()]
+        others = [*self._drawn_by_sample(), *self._kept_by_sample(), *self._cut_from_filled()]
+        if others and not (self.batches or self.split or self.problems):
+            self.problems.append(without_batch(self.project, self.path))  # the cause; what others say follows from it
+        self.problems += others
         self.problems += self._sequences_elsewhere()
 
     def _follow(self, start: Origin) -> None:
