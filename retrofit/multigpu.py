@@ -2955,7 +2955,7 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, weight: float) -> torch.Tensor:
-        ctx.weight = weight
+        ctx.weight = 1.0 if is_running_forward() else weight  # gradients come into a model with their weight
         return reduce_tensor_sum(tensor * 0 if weight == 0 else tensor)
 
     @staticmethod
@@ -4730,4 +4730,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 34a3878fdc8eb29d7550536a5a22fa34d741ec5f5550b9cc522de165c50055a6
+# Unchanged while the text above has the SHA-256 0cfc10af4cbef5c1ac529318f7f9ca4b05dbb76dc09a86b4d9af41cd6fbc8270
