@@ -3180,6 +3180,9 @@ class ModuleAttributes(nn.Module):
                 raise
             return getattr(unwrap_model(self), name)
 
+    def __repr__(self) -> str:
+        return repr(unwrap_model(self))
+
 
 def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return `state_dict` with the prefixes of wrappers removed from its keys, however many there are."""
@@ -4730,4 +4733,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 0cfc10af4cbef5c1ac529318f7f9ca4b05dbb76dc09a86b4d9af41cd6fbc8270
+# Unchanged while the text above has the SHA-256 0cc7e36ad4de5ac4652239ed008b2d2c00ce86080c86591724d9736e27550182

@@ -75,7 +75,7 @@ def test_a_function_returns_by_the_loss_of_all_ranks(tmp_path: Path) -> None:
     assert "if not torch.isfinite(rd.reduce_loss(loss)):" in lines
 
 
-def test_a_method_that_sets_no_weights_is_no_step(tmp_path: Path) -> None:
+def test_a_method_that_sets_no_weights_is_not_a_step(tmp_path: Path) -> None:
     assert not _is_refused(tmp_path, "not torch.isfinite(loss)", "patience.step(found['loss'])")
     assert _is_refused(tmp_path, "not torch.isfinite(loss)", "rate.step()")
     assert _is_refused(tmp_path, "not torch.isfinite(loss)", "optimizer.step()")

@@ -135,7 +135,7 @@ def transparency():
     assert isinstance(model, DistributedDataParallel) and isinstance(model, DDPWrapper)
     assert unwrap_model(model) is module and model.module is module
     assert model.num_classes == 2 and model.dim == 192 and model.heads is module.heads
-    assert not hasattr(model, "no_such_attribute")
+    assert not hasattr(model, "no_such_attribute") and str(model) == str(module)
     assert [name for name, _ in model.named_parameters()] == names
     assert [name for name, _ in model.named_buffers()] == buffers
     assert list(model.state_dict()) == state_names

@@ -45,6 +45,9 @@ class ModuleAttributes(nn.Module):
                 raise
             return getattr(unwrap_model(self), name)
 
+    def __repr__(self) -> str:
+        return repr(unwrap_model(self))
+
 
 def strip_wrapper_prefixes(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return `state_dict` with the prefixes of wrappers removed from its keys, however many there are."""

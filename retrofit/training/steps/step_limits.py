@@ -70,7 +70,7 @@ def _of_path(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[
 
 
 def _around_passes(project: Project) -> set[LoopNode]:
-    """Return the loops whose turns have a pass in them, which count epochs: an attack in an evaluation is no step."""
+    """Return the loops whose turns have a pass in them, which count epochs: an attack in an evaluation makes none."""
     found: set[LoopNode] = set()
     for path in project.paths:
         is_pass = [_is_pass(project, loop, frame.scope) for loop, frame in path.loops]

@@ -57,7 +57,7 @@ def data_sets_drawn_again(project: Project) -> list[Place]:
     busy |= {call.call for model in project.models for call in model.calls}
     for node, parts in runs.items():
         if not busy.isdisjoint(parts):
-            continue  # a trainer that has the loader: an epoch draws no samples anew
+            continue  # a trainer that has the loader: an epoch does not draw samples again
         drawn = {part for part, scope in parts.items() if draws(project.analysis, part, scope)}
         if node not in inner and drawn - set(found):
             found = {call: scope for call, scope in found.items() if call not in drawn} | {node: again[node]}

@@ -36,7 +36,7 @@ def is_of_weights(project: Project, node: ast.expr, scope: Scope) -> bool:
     ends = [origin for origin in found if not steps.get(origin) and not _is_replaced(project, origin, steps)]
     weights = [origin for origin in ends if _is_weight(project, origin)]
     others = (origin for origin in ends if origin not in weights and not isinstance(origin.node, ast.Constant))
-    return bool(weights) and all(_is_no_value(project, origin) for origin in others)
+    return bool(weights) and all(_names_an_object(project, origin) for origin in others)
 
 
 def _is_weight(project: Project, origin: Origin) -> bool:
@@ -62,7 +62,7 @@ def _base(node: ast.expr) -> ast.expr:
     return node
 
 
-def _is_no_value(project: Project, origin: Origin) -> bool:
+def _names_an_object(project: Project, origin: Origin) -> bool:
     """Return whether this is a name of what is called, or of an object, not of a tensor."""
     node = origin.node
     if not isinstance(node, (ast.Name, ast.Attribute)):
@@ -95,7 +95,7 @@ def _calls_of_contained(project: Project) -> dict[Function, list[CallSite]]:
 
 
 def _is_replaced(project: Project, origin: Origin, steps: dict[Origin, list[Origin]]) -> bool:
-    """Return whether an end stands for a caller that is not seen, of a parameter that a container's calls give."""
+    """Return whether an end is due to a caller that is not seen, of a parameter that a container's calls give."""
     if is_followed(origin.node) or not isinstance(origin.node, ast.Name):
         return False
     readers = [first for first, found in steps.items() if origin in found]
