@@ -97,6 +97,13 @@ def test_a_batch_that_is_given_on_at_once(tmp_path: Path) -> None:
     assert "fit(*rd.data.own_draw(chosen(X, rd.data.batch_of_ranks(16)), 16))" in lines
 
 
+@pytest.mark.parametrize("line", ["x, y = chosen(X, SIZE)", "x, y = filled(4, SIZE)"])
+def test_a_function_is_told_the_number_of_all_ranks(tmp_path: Path, line: str) -> None:
+    lines = converted(tmp_path, f"SIZE = 16\n{START}    {line}\n    fit(x, y)\n")
+    assert not any("own_batch_size" in line for line in lines)
+    assert sum("rd.data.batch_of_ranks(SIZE)" in line for line in lines) == 1
+
+
 def reasons(folder: Path, body: str) -> list[str]:
     return [finding.refusal for finding in conversion(folder, START + body).refusals]
 

@@ -35,6 +35,24 @@ BY_PLACE = {
     "moved by one": "other = torch.cat([x[1:], x[:1]])\nloss = F.mse_loss(out, other[:, :3])",
     "by numbers": "loss = F.mse_loss(out, x[torch.arange(len(x)) - 1][:, :3])",
     "from the end": "loss = F.mse_loss(out, x[list(range(len(x)))[::-1]][:, :3])",
+    "the first sample": "loss = (out - out[0]).pow(2).mean()",
+    "halves by a view": "both = out.view(2, -1, 3)\nloss = F.mse_loss(both[0], both[1])",
+    "pairs in a loop": (
+        "loss = 0.0\nfor i in range(0, len(x), 2):\n    loss = loss + F.mse_loss(out[i], out[i + 1]) / len(x)"
+    ),
+    "pairs by two numbers": (
+        "loss = 0.0\nfor i, j in zip(range(4), range(4, 8)):\n    loss = loss + F.mse_loss(out[i], out[j]) / len(x)"
+    ),
+    "the one before, in a loop": (
+        "loss = torch.stack([F.mse_loss(out[i], out[i - 1]) for i in range(1, len(out))]).mean()"
+    ),
+    "the one before, by its number": (
+        "loss = 0.0\nfor i, row in enumerate(out):\n    loss = loss + F.mse_loss(row, out[i - 1]) / len(x)"
+    ),
+    "a partner that is mixed in": (
+        "mixed = x.clone()\nfor i in range(x.size(0)):\n    mixed[i] = 0.7 * x[i] + 0.3 * x[x.size(0) - 1 - i]\n"
+        "loss = F.cross_entropy(model(mixed), y)"
+    ),
     "in an order": "rows = out[x[:, 0].argsort()]\nloss = (rows[1:] - rows[:-1]).pow(2).mean()",
 }
 OF_EACH = {
@@ -49,6 +67,23 @@ OF_EACH = {
     "one part after the other": (
         "loss = 0.0\nfor i in range(0, len(x), 2):\n"
         '    loss = loss + F.cross_entropy(model(x[i : i + 2]), y[i : i + 2], reduction="sum")\nloss = loss / len(x)'
+    ),
+    "one sample after the other": (
+        "loss = 0.0\nfor i in range(len(x)):\n"
+        "    loss = loss + F.cross_entropy(out[i].unsqueeze(0), y[i].unsqueeze(0)) / len(x)"
+    ),
+    "steps of each sample": (
+        "loss = 0.0\nfor i in range(len(x)):\n    row = out[i]\n    for t in range(1, len(row)):\n"
+        "        loss = loss + (row[t] - row[t - 1]).abs() / len(x)"
+    ),
+    "steps along another axis": (
+        "loss = F.cross_entropy(out, y)\nfor t in range(1, 3):\n"
+        "    loss = loss + (out[:, t] - out[:, t - 1]).pow(2).mean()"
+    ),
+    "a view of each sample": "loss = out.view(len(x), 3, 1).pow(2).mean() + out.view(-1, 3).abs().mean()",
+    "outputs one after the other": (
+        "outs = [out, model(x), model(2 * x)]\nloss = F.cross_entropy(outs[0], y)\n"
+        "for i in range(2):\n    loss = loss + F.mse_loss(outs[i], outs[i + 1])"
     ),
     "outputs in a list": "outs = [out, model(x)]\nloss = sum(F.cross_entropy(each, y) for each in outs[1:])",
     "some of a list": "outs = [out, model(x)]\nouts = [outs[0], *outs[1:]]\nloss = F.cross_entropy(sum(outs), y)",

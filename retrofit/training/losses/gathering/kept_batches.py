@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
@@ -13,16 +12,12 @@ from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import builders_of, places_given
 from retrofit.training.torch_api.data import BATCH_SAMPLER
 from retrofit.training.torch_api.runtime import KEEPS_BATCHES, TRAINING_SHARES
-from retrofit.training.torch_api.tensors import VIEWS
 
 from ..rows.rows_by_place import taken_by_place
 from .gathered import gathering_of_parts, reader_with
-from .values import FIXED, RESHAPED, ROWS
 
 if TYPE_CHECKING:
     from retrofit.training import Project
-
-    from .values import ValueReader
 
 
 def keeps_batches(project: Project) -> bool:
@@ -42,7 +37,7 @@ def _keeps_batches(project: Project) -> bool:
         return True
     found = gathering_of_parts(project)
     reader = reader_with(project, found)
-    return bool(found.reasons) or any(taken_by_place(project, reader)) or _reshapes_rows(project, reader)
+    return bool(found.reasons) or any(taken_by_place(project, reader))
 
 
 def _is_composed(project: Project, loader: Loader) -> bool:
@@ -62,16 +57,3 @@ def _is_said(project: Project) -> bool:
     """Return whether a converted script gives the runtime its loaders for whole batches."""
     calls = calls_named(project.analysis, TRAINING_SHARES)
     return any(keyword.arg == KEEPS_BATCHES for call, _ in calls for keyword in call.keywords)
-
-
-def _reshapes_rows(project: Project, reader: ValueReader) -> bool:
-    """Return whether samples get several axes by numbers that the script gives: x.view(ways, shots, -1)."""
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call) or last_name(node) not in VIEWS or not isinstance(node.func, ast.Attribute):
-            continue
-        sizes = node.args[0].elts if node.args and isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args
-        if not sizes or reader.value(node, scope).reason != RESHAPED:
-            continue
-        if reader.value(sizes[0], scope).kind == FIXED and reader.value(node.func.value, scope).kind in ROWS:
-            return True
-    return False

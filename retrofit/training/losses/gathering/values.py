@@ -33,6 +33,7 @@ SIZE = "size"  # computed from the number of this rank's samples alone
 OTHER = "other"
 ROWS = frozenset({PLAIN, VIEWS, PARTS})
 SOME_ROWS = "some of the rows are chosen"
+ONE_ROW = "one row is taken out"
 RESHAPED = "rows are reshaped in a way that is not followed"
 Path = tuple[object, ...]
 
@@ -247,7 +248,7 @@ class ValueReader:
         if base.kind in ROWS and isinstance(key, int) and not path:
             entries = self.lists.entries(node.value, scope)
             is_listed = isinstance(node.value, (ast.Name, ast.Attribute)) and SAMPLES not in entries
-            return base if is_listed else other("one row is taken out")
+            return base if is_listed else other(ONE_ROW)
         return base
 
     def _of_index(self, index: ast.expr, scope: Scope) -> Value:

@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.tensors import SPLITS
+from retrofit.training.torch_api.tensors import SPLITS, VIEWS
 
 from ...model.gradients import has_gradients
 from ...model.indirect.library_calls import losses_computed_from
 from ..gathering.gathered import reader_of_values
-from ..gathering.values import PLAIN, SIZE, SOME_ROWS, ValueReader
+from ..gathering.values import FIXED, ONE_ROW, PLAIN, RESHAPED, SIZE, SOME_ROWS, ValueReader
 from ..reductions.axes import axes_of
+from .partners_in_loops import counting_loops, first_index, is_one_of_samples, meets_other_rows
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -45,10 +44,14 @@ def taken_by_place(project: Project, reader: ValueReader) -> Iterator[tuple[ast.
         seen.add(node)
         of: ast.expr | None = None
         if isinstance(node, ast.Subscript):
-            is_chosen = reader.value(node, scope).reason == SOME_ROWS and not _is_gone_through(node, scope)
+            reason = reader.value(node, scope).reason
+            is_chosen = reason == SOME_ROWS and not _is_gone_through(node, scope)
             of = node.value if is_chosen and _is_by_place(project, reader, node, scope) else None
+            of = node.value if reason == ONE_ROW and is_one_of_samples(reader, node.value, scope) else of
         elif isinstance(node, ast.Call) and last_name(node) in SPLITS:
             of = _taken_apart(project, node, scope)
+        elif isinstance(node, ast.Call) and last_name(node) in VIEWS:
+            of = _reshaped(reader, node, scope)
         if of is not None and reader.value(of, scope).kind == PLAIN:
             yield node, scope  # type: ignore[misc]
 
@@ -74,21 +77,24 @@ def _taken_apart(project: Project, call: ast.Call, scope: Scope) -> ast.expr | N
     return given[0] if given and is_several and (axes_of(call, given[2:], scope)[0] or (0,)) == (0,) else None
 
 
+def _reshaped(reader: ValueReader, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return the rows that get several axes by numbers of the script: outputs.view(2, -1, 4)."""
+    sizes = call.args[0].elts if call.args and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
+    if not sizes or not isinstance(call.func, ast.Attribute) or reader.value(call, scope).reason != RESHAPED:
+        return None
+    is_one = isinstance(sizes[0], ast.Constant) and sizes[0].value == 1
+    return call.func.value if not is_one and reader.value(sizes[0], scope).kind == FIXED else None
+
+
 def _run_by_models(project: Project) -> list[LocalFunction]:
     calls = [(call.call, call.scope) for model in project.models for call in model.calls]
     return [*functions_reached(project.analysis, calls)]
 
 
-def _is_counter(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether a name is that of a loop within a batch."""
-    made = bindings_of(project.analysis, node, scope) if isinstance(node, ast.Name) else ()
-    return any(b.kind == "item" and b.node not in project.batch_values.loops for b, _ in made)
-
-
 def _is_by_place(project: Project, reader: ValueReader, node: ast.Subscript, scope: Scope) -> bool:
-    first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
-    if any(_is_counter(project, part, scope) for part in walk(first)):
-        return False  # one part of the batch after the other
+    first = first_index(node)
+    if counting_loops(project, first, scope):  # one part of the batch after the other
+        return meets_other_rows(project, reader, node, scope)
     if isinstance(first, ast.Slice):
         if first.lower is not None or first.step is not None or first.upper is None:
             return first.lower is not None or first.step is not None
