@@ -2586,6 +2586,11 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
     return size
 
 
+def own_batches(number: int) -> int:
+    """Return how many whole batches this rank draws of so many that one process does: all with `--batch global`."""
+    return number if get_option("batch") == "global" else number // get_world_size() or number
+
+
 def own_batch_size(batch_size: int) -> int:
     """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 
@@ -4733,4 +4738,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 0cc7e36ad4de5ac4652239ed008b2d2c00ce86080c86591724d9736e27550182
+# Unchanged while the text above has the SHA-256 6e5a8f45e596b070bd065c29f2ee86cbf03334f71f68125741860a65cef6a075

@@ -2,7 +2,7 @@
 
 from .batch import gather_batch
 from .draws import batch_of_ranks, draw_together, own_draw, own_part, whole_batches
-from .loaders import distribute_loader, micro_batch, own_batch_size, samples_per_step, set_epoch
+from .loaders import distribute_loader, micro_batch, own_batch_size, own_batches, samples_per_step, set_epoch
 from .sharding import DistributedLoader, loader_workers
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "loader_workers",
     "micro_batch",
     "own_batch_size",
+    "own_batches",
     "own_draw",
     "own_part",
     "samples_per_step",

@@ -129,6 +129,11 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
     return size
 
 
+def own_batches(number: int) -> int:
+    """Return how many whole batches this rank draws of so many that one process does: all with `--batch global`."""
+    return number if get_option("batch") == "global" else number // get_world_size() or number
+
+
 def own_batch_size(batch_size: int) -> int:
     """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 

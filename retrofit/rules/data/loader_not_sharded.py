@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import argument_for
+from retrofit.analysis.edits import surround
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.iterable_not_sharded import composes_batches
 from retrofit.rules.data.loader_entries import are_split
@@ -13,6 +14,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import distributed_samplers, is_sharded
+from retrofit.training.optimizer.counted_draws import counted_draws, divided_by_draws
 from retrofit.training.torch_api.distributed import RANK
 
 RULE = CATALOG["RF103"]
@@ -77,6 +79,10 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if not is_sharded(project.ranks, loader) and not composes_batches(project, loader):
             yield shard_by_runtime(project, loader, RULE, "every process trains on all samples")
+    counts = [] if by_hand else dict.fromkeys([*counted_draws(project), *divided_by_draws(project)])
+    for number, scope in counts:
+        edits = surround(scope.source, number, "rd.data.own_batches(", ")")
+        yield found(RULE, scope.source, number, "a process has fewer batches than there are", edits)
 
 
 def _permuted_apart(project: Project, loader: Loader) -> Iterator[Finding]:

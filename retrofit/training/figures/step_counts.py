@@ -15,6 +15,7 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.runtime import OWN_BATCHES
 from retrofit.training.torch_api.tensors import FILLED
 
 from .. import Project
@@ -38,7 +39,7 @@ COUNTING = (ast.BinOp, ast.AugAssign, ast.Assign)  # what can divide a figure, o
 
 @dataclass(frozen=True)
 class StepCount:
-    """A number of steps of one process; `sizes`: the batch sizes in it, none where the same code evaluates."""
+    """A number of steps of one process; `sizes`: the batch sizes in it, none where an evaluation has the same."""
 
     number: ast.expr
     scope: Scope
@@ -54,14 +55,34 @@ def step_counts(project: Project) -> Iterator[StepCount]:
     batches = set(project.in_batches)
     both = followed(project)[0].both
     nodes = reached_of(project.analysis, *COUNTING)
-    of_figures = ((node, scope, _number_at(project, node, scope, batches)) for node, scope in nodes)
+    of_figures = ((node, scope, number_at(project, node, scope, batches)) for node, scope in nodes)
     for node, scope, number in (*_of_loops(project), *of_figures):
         found = single_process_sizes(project, number, scope, sizes, of_samples=True) if number is not None else []
         found = [place for place in found if place not in drawn]  # these become the batch of all ranks
-        if number is not None and found:
+        if number is not None and found and not is_of_rank(project, number, scope):
             found += [place for size in found for place in _in_dividend(project, *size)]
             is_shared = bool(both.intersection(scope.source.ancestors(node)))
+            is_shared |= not counted_by_evaluations(project).isdisjoint(size for size, _ in found)
             yield StepCount(number, scope, () if is_shared else tuple(found))
+
+
+def is_of_rank(project: Project, number: ast.expr, scope: Scope) -> bool:
+    """Return whether a number of batches is made that of a rank where it is read."""
+    return isinstance(number, ast.Call) and OWN_BATCHES in project.analysis.called(number, scope)
+
+
+def counted_by_evaluations(project: Project) -> set[ast.AST]:
+    """Return what the numbers of batches are computed from that loops draw which only evaluate."""
+
+    def found() -> set[ast.AST]:
+        training = {loop for path in project.paths for loop, _ in path.loops}
+        models = {call.call for model in project.models for call in model.calls}
+        loops = [place for place in reached_of(project.analysis, ast.For) if training.isdisjoint(walk(place[0]))]
+        ends = [(range_end(project, loop.iter, scope), scope) for loop, scope in loops if models & set(walk(loop))]
+        origins = [place for end, scope in ends if end is not None for place in project.ranks.origins(end, scope)]
+        return {part for node, _ in origins for part in walk(node)}
+
+    return project.analysis.fact("counted by evaluations", found)
 
 
 def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
@@ -74,11 +95,13 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     divisions = (place for place in _divisions(project) if place[1] not in laid_out)
     by_size = {place[0] for place in divisions if _is_by_some_size(project, *place, sizes)}
     for node, scope in nodes if by_size else ():
-        number = _number_at(project, node, scope, batches)
+        number = number_at(project, node, scope, batches)
         origins = project.ranks.origins(number, scope) if number is not None else []
         if not any(part in by_size for origin, _ in origins for part in walk(origin)):
             continue
-        if number is not None and not single_process_sizes(project, number, scope, sizes, of_samples=True):
+        if number is None or is_of_rank(project, number, scope):
+            continue
+        if not single_process_sizes(project, number, scope, sizes, of_samples=True):
             yield number, scope
 
 
@@ -104,7 +127,7 @@ def _divisions(project: Project) -> list[tuple[ast.BinOp, Scope]]:
     return [place for place in reached_of(project.analysis, ast.BinOp) if isinstance(place[0].op, COUNTS_STEPS)]
 
 
-def _number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> ast.expr | None:
+def number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> ast.expr | None:
     """Return what a figure of the training is divided by, or how long a list of them is made."""
     divided = _divided(node)
     if divided is None:

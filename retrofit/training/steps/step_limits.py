@@ -88,13 +88,21 @@ def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> 
         bound = range_end(project, loop.iter, scope)
         is_of_passes = in_passes and not _divides_by_loader(project, bound, scope)
         is_inside = (loop, scope) in project.analysis.fact("nodes run in passes", lambda: _run_in_passes(project))
-        if bound is not None and not (is_of_passes or is_inside or _is_other_count(project, bound, scope)):
+        is_known = is_of_passes or is_inside or (bound, scope) in _counted_draws(project)
+        if bound is not None and not (is_known or _is_other_count(project, bound, scope)):
             yield bound, loop.iter, scope
     elif not in_passes or not isinstance(loop.test, (ast.Name, ast.Constant)):
         yield from _compared(project, loop.test, scope)
     for node in walk(loop):
         if isinstance(node, ast.If) and any(_leaves(project, part, scope) for part in node.body):
             yield from _compared(project, node.test, scope)
+
+
+def _counted_draws(project: Project) -> list[tuple[ast.expr, Scope]]:
+    """Return the numbers of batches that are made those of a rank."""
+    from ..optimizer.counted_draws import counted_draws
+
+    return counted_draws(project)
 
 
 def _limits_in_calls(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[Bound]:
@@ -184,8 +192,8 @@ def _counters(project: Project) -> set[str]:
             set_back |= {*texts, *(f"len({text})" for text in texts)}
     numbered = {ast.unparse(loop.target) for loop, f in batches if _is_numbered(project, loop, f.scope)}  # type: ignore[union-attr]
     for loop, frame in batches:
-        is_endless = isinstance(loop, ast.For) and not _is_pass(project, loop, frame.scope)
-        if is_endless and isinstance(loop.target, ast.Tuple) and last_name(loop.iter) == "enumerate":  # type: ignore[union-attr]
+        has_no_end = isinstance(loop, ast.For) and not _is_pass(project, loop, frame.scope)
+        if has_no_end and isinstance(loop.target, ast.Tuple) and last_name(loop.iter) == "enumerate":  # type: ignore[union-attr]
             found.add(ast.unparse(loop.target.elts[0]))  # type: ignore[union-attr]
     inner = {ast.unparse(loop.target) for loop, _ in batches if isinstance(loop, ast.For)}
     counters = (found - inner | numbered) - set_back
@@ -242,7 +250,7 @@ def range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | 
     if name in ("range", "trange") and iterated.args:
         return iterated.args[1 if len(iterated.args) > 1 else 0]
     if name == "islice" and len(iterated.args) > 1:
-        return iterated.args[1] if _is_endless(project, iterated.args[0], scope) else None
+        return iterated.args[1] if is_endless(project, iterated.args[0], scope) else None
     inner = (range_end(project, part, scope) for part in iterated.args)
     return next((end for end in inner if end is not None), None)
 
@@ -256,7 +264,7 @@ def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
         return bool(uses) and any(isinstance(part, ast.IsNot) for part in walk(loop.test))  # type: ignore[union-attr]
     gone_through = {part for node in _gone_through(project, loop, scope) for part in walk(node)}
     is_over_loader = any(use.expression in gone_through for use in uses)  # and does not draw from it by next()
-    return is_over_loader and not _is_endless(project, loop.iter, scope)
+    return is_over_loader and not is_endless(project, loop.iter, scope)
 
 
 def _gone_through(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope) -> Iterator[ast.expr]:
@@ -286,7 +294,7 @@ def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope
     return not nodes.isdisjoint(inside | {part for value in bound if value is not None for part in walk(value)})
 
 
-def _is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
+def is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
     """Return whether something that is iterated never ends: cycle(loader), a generator with `while True`."""
     calls = [part for part in walk(iterated) if isinstance(part, ast.Call)]
     for part, where in project.ranks.origins(iterated, scope):
@@ -342,7 +350,7 @@ def _is_loader(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _follows_loader(project: Project, loop: LoopNode, scope: Scope) -> bool:
     """Return whether a loop draws as many batches as its loader or the data holds, one by one."""
     end = range_end(project, loop.iter, scope) if isinstance(loop, (ast.For, ast.AsyncFor)) else None
-    return end is not None and _follows_data(project, end, scope)
+    return end is not None and ((end, scope) in _counted_draws(project) or _follows_data(project, end, scope))
 
 
 def _limit(scope: Scope, node: ast.expr | ast.stmt, bound: str) -> StepLimit:

@@ -47,6 +47,7 @@ DRAW_TOGETHER = f"{RUNTIME}.draw_together"  # runs a function
 SET_EPOCH = f"{RUNTIME}.set_epoch"
 OF_BATCH_IN_HAND = _of_runtime("own_batch_size")  # the samples that a rank has in the batch that it took last
 OWN_BATCH_SIZES = OF_BATCH_IN_HAND | _of_runtime("micro_batch")  # a rank's part of a batch size
+OWN_BATCHES = f"{RUNTIME}.own_batches"  # of a number of batches
 RANK_SHARE = f"{RUNTIME}.rank_share"  # of a number of elements: DDP makes a mean over all ranks of what it divides
 
 # Random numbers: the same on all ranks, then apart.
