@@ -391,3 +391,27 @@ def buffers_after_broadcast():
 
 def test_all_ranks_evaluate_with_the_statistics_of_rank_0(ranks):
     assert ranks(2).run(buffers_after_broadcast) == [[1.0] * 4] * 2
+
+
+class Positions(nn.Module):
+    """With a table of positions as many transformers have it: contiguous, with other strides than a new tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(12.0).reshape(4, 3).unsqueeze(0).transpose(0, 1))
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x + self.table)
+
+
+def train_with_positions():
+    model = distribute_model(Positions())
+    for _ in range(2):
+        model(torch.ones(4, 2, 3)).sum().backward()
+    broadcast_buffers(model)
+    assert model.table.flatten().tolist() == list(range(12))
+
+
+def test_a_buffer_of_any_strides_is_broadcast(ranks):
+    ranks(2).run(train_with_positions)

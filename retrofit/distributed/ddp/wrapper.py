@@ -69,6 +69,9 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
 
     def __init__(self, module: nn.Module, *, methods: Collection[str] = (), **ddp_options: Any) -> None:
         named = (*all_named_parameters(module), *nn.Module.named_buffers(module))
+        dense = [b for b in nn.Module.buffers(module) if b.layout == torch.strided and b.is_contiguous()]
+        for buffer in dense:  # DDP cannot copy to what has the strides of `table.unsqueeze(0).transpose(0, 1)`
+            buffer.data = buffer.data.view(-1).view(buffer.shape)
         sparse = [name for name, part in named if part.layout != torch.strided and not part.requires_grad]
         ignored = {*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *sparse}  # DDP cannot broadcast these
         module.__dict__.update({"_ddp_params_and_buffers_to_ignore": ignored} if sparse else {})
@@ -276,10 +279,8 @@ def _num_passes(module: nn.Module, ddp_options: Mapping[str, Any]) -> int:
     """Return in how many backward passes the ranks look which parameters are used."""
     if ddp_options.get("static_graph") or ddp_options.get("find_unused_parameters"):
         return 0
-    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
-    if any(layer.sparse for layer in layers):
-        return FOREVER
-    return 0 if "find_unused_parameters" in ddp_options else FIRST_PASSES
+    is_sparse = any(layer.sparse for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)))
+    return FOREVER if is_sparse else 0 if "find_unused_parameters" in ddp_options else FIRST_PASSES
 
 
 @torch.no_grad()
@@ -288,9 +289,8 @@ def broadcast_buffers(model: nn.Module) -> None:
 
     DDP does this at the start of each training forward; before an evaluation the last step's update is still local.
     """
-    if not is_distributed():
-        return
-    for buffers in _take_tensors([b for b in unwrap_model(model).buffers() if not b.is_sparse], BYTES_AT_ONCE):
+    dense = [b for b in unwrap_model(model).buffers() if not b.is_sparse] if is_distributed() else []
+    for buffers in _take_tensors(dense, BYTES_AT_ONCE):
         packed = _flatten_dense_tensors(buffers)
         dist.broadcast(packed, src=0, group=group_for(packed))
         for buffer, part in zip(buffers, _unflatten_dense_tensors(packed, buffers)):
