@@ -96,3 +96,39 @@ def test_what_comes_after_spread_values_is_the_size(tmp_path: Path) -> None:
     lines = converted(tmp_path, START + GENERATOR)
     assert "for i in range(0, len(x), rd.data.batch_of_ranks(size)):" in lines
     assert "for x, y in batches(*data, size, optimizer is not None):" in lines
+
+
+LAST_IS_EMPTY = """\
+
+
+def run(x, y, size):
+    total, count = 0.0, len(x)
+    for b in range(count // size + 1):
+        start, end = b * size, (b + 1) * size
+        if end > count:
+            end = count
+        rows = order[start:end]
+        if TEST:
+            continue
+        loss = F.cross_entropy(model(x[rows]), y[rows])
+        total += loss.item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return total
+
+
+order = list(range(60))
+for epoch in range(2):
+    np.random.shuffle(order)
+    print("shown", run(X[:60], Y[:60], 12), *model.weight[0].tolist())
+"""
+
+
+@pytest.mark.parametrize("test", ["not rows", "len(rows) == 0", "rows == []", "not len(rows) > 0"])
+def test_a_batch_without_samples_is_left_out_by_all_ranks(tmp_path: Path, launcher: Launcher, test: str) -> None:
+    text = START + LAST_IS_EMPTY.replace("TEST", test)
+    if test == "not rows":
+        trains_as_one(tmp_path, text, launcher)
+    else:
+        assert "total += rd.reduce_loss(loss).item()" in converted(tmp_path, text)

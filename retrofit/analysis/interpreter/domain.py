@@ -37,6 +37,9 @@ class Domain(Protocol):
     def is_apart(self, flow: Flow) -> bool:
         """Return whether processes can come to different ends of a test, or turns of a loop, by a value."""
 
+    def is_decided_together(self, test: ast.AST, scope: Scope) -> bool:
+        """Return whether a test has one end in all processes, although they differ in what it is about."""
+
     def counts_samples(self, flow: Flow) -> bool:
         """Return whether a value is a number of samples of all processes, as each counts its own."""
 

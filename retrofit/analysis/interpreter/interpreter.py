@@ -112,7 +112,7 @@ class Interpreter:
 
     def parts(self, test: ast.AST, flow: Flow) -> bool:
         """Return whether processes part by a test, or iterate over something another number of times; take note."""
-        is_apart = self.domain.is_apart(flow)
+        is_apart = self.domain.is_apart(flow) and not self.domain.is_decided_together(test, self.scope)
         if is_apart:
             self.rank_branches.add(test)
         return is_apart

@@ -132,12 +132,12 @@ def _of_main(batch: Any) -> Any:
 def _taken(batch: Any, frame: FrameType) -> Any:
     """Return this rank's samples and note that they are in use, until the same line takes others."""
     global _times_taken
-    if _is_whole:
-        return batch
     line = frame.f_code.co_filename, frame.f_lineno
     lengths = {len(part) for part in batch} if isinstance(batch, tuple) else {len(batch)}
-    if len(lengths) != 1 or 0 in lengths:
-        raise ValueError(f"a batch needs as many entries as samples in all its parts, and one sample; got {lengths}")
+    if _is_whole or lengths == {0}:
+        return batch
+    if len(lengths) != 1:
+        raise ValueError(f"a batch needs as many entries as samples in all its parts; got {lengths}")
     (total,) = lengths
     _split_streams()
     of_ranks = tuple(len(range(rank, total, get_world_size())) for rank in range(get_world_size()))

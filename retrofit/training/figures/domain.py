@@ -48,6 +48,7 @@ from . import kinds
 from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of
 from .decisions import decides
+from .empty_batches import asks_for_samples
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import outputs_of
@@ -201,6 +202,9 @@ class TorchDomain:
         """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
         roots = escaped(flow)
         return flow.is_drawn or (flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)))
+
+    def is_decided_together(self, test: ast.AST, scope: Scope) -> bool:
+        return asks_for_samples(self.project, test, scope)
 
     def counts_samples(self, flow: Flow) -> bool:
         """Return whether a value is made of batches that were counted, times the batch size: `step * batch_size`."""

@@ -10,6 +10,7 @@ from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.flow.sources import closure, functions_run
+from retrofit.analysis.flow.variables import part_of
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -86,9 +87,10 @@ def moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[ast
 
 def _is_moved_on(analysis: Analysis, node: ast.expr, binding: Binding, scope: Scope) -> bool:
     """Return whether a variable is set to what is computed from it: `start = end`, end = start + size."""
-    if binding.kind != "value" or binding.value is None or binding.path:
+    value = _value(binding)
+    if value is None:
         return False
-    own, parts = ast.unparse(node), list(_arithmetic(analysis, [(binding.value, scope)]))
+    own, parts = ast.unparse(node), list(_arithmetic(analysis, [(value, scope)]))
     is_own = any(ast.unparse(part) == own for part, _ in parts)
     return is_own and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add) for part, _ in parts)
 
@@ -145,12 +147,18 @@ def _single(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Place]
         if isinstance(inner, ast.Name):
             found = bindings_of(analysis, inner, where)
             uncut = [place for place in found if not _is_cut_off(inner, *place)]
-            if len(uncut) == 1 and uncut[0][0].kind == "value" and not uncut[0][0].path and uncut[0][0].value:
-                yield uncut[0][0].value, uncut[0][1]
+            value = _value(uncut[0][0]) if len(uncut) == 1 else None
+            if value is not None:
+                yield value, uncut[0][1]
         elif isinstance(inner, ast.Call) and analysis.called(inner, where) & ROUNDING:
             yield from ((part, where) for part in inner.args)
 
     return closure([(node, scope)], step)
+
+
+def _value(binding: Binding) -> ast.expr | None:
+    """Return what a number is set to, also as one of several: `start, end = i, i + size`."""
+    return part_of(binding) if binding.kind == "value" else None
 
 
 def _is_cut_off(name: ast.Name, binding: Binding, scope: Scope) -> bool:
@@ -208,8 +216,8 @@ def _values_of(analysis: Analysis, node: ast.Name | ast.Attribute, scope: Scope)
             yield from ((given, site) for given, site, keys in found if not keys)
         elif binding.kind == "value" and binding.value is not None:
             is_quotient = isinstance(binding.value, ast.Call) and "divmod" in analysis.called(binding.value, where)
-            if is_quotient or not binding.path:
-                yield binding.value, where
+            value = binding.value if is_quotient else part_of(binding)
+            yield from [(value, where)] if value is not None else []
 
 
 def _compared(node: ast.expr, moved: ast.AugAssign, scope: Scope) -> Iterator[Place]:
