@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from retrofit.analysis.calls import is_method, last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from, inputs, operands
 from retrofit.analysis.flow.reachability import calls_within, known_scopes, reached_calls
-from retrofit.analysis.flow.sources import Origin, origins, sources, yielded
+from retrofit.analysis.flow.sources import Origin, closure, origins, sources, yielded
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -25,6 +25,7 @@ from ..torch_api.tensors import EXTREMES, REDUCTIONS
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+Entered = tuple[Origin, Optional[ast.Call]]  # with the call by which its function was come to, if that is known
 GIVES = frozenset({"__iter__", "__next__", "next"})
 SENDS = frozenset({"put", "put_nowait", "send", "submit"})
 STEPS = frozenset({"step", "backward"})
@@ -120,7 +121,28 @@ def _batches_from(project: Project) -> Iterator[ast.AST]:
 
 
 def _passed_from(project: Project, starts: list[Origin]) -> Iterator[ast.AST]:
-    yield from (origin.node for origin in origins(project.analysis, starts, lambda o: _passed_on(project, o)))
+    """Yield all that is passed on to some expressions.
+
+    What a call gives is computed from what this call gives the function, and not from what others do.
+    """
+
+    def step(item: Entered) -> Iterator[Entered]:
+        origin, call = item
+        for found in _passed_on(project, origin):
+            if found.scope is origin.scope:
+                yield found, call
+            elif isinstance(origin.node, ast.Call):
+                yield found, origin.node
+            elif call is None or not _is_parameter(origin) or call in found.scope.source.ancestors(found.node):
+                yield found, None
+
+    first: list[Entered] = [(start, None) for start in starts]
+    yield from (origin.node for origin, _ in closure(first, step))
+
+
+def _is_parameter(origin: Origin) -> bool:
+    node, bindings = origin.node, origin.scope.bindings
+    return isinstance(node, ast.Name) and any(b.kind == "parameter" for b in bindings.get(node.id, ()))
 
 
 def _handed(scope: Scope) -> Iterator[Origin]:
@@ -153,6 +175,8 @@ def _passed_on(project: Project, origin: Origin) -> list[Origin]:
         is_loader = bool(project.analysis.called(node, scope) & LOADERS)  # of all samples, which is sharded itself
         if is_loader or _is_over_samples(project, node, scope):
             return []
+        if any(run.call is node for model in project.models for run in model.calls):
+            return [origin.to(part, keys=()) for part in operands(node)]  # its layers hand on what any call gave them
     found = [*inputs(project.analysis, origin, stored=not _stores_itself(project, node, scope))]
     if isinstance(node, ast.Call) and origin.keys and not project.analysis.functions_called(node, scope):
         found += [origin.to(part, keys=()) for part in operands(node)]

@@ -18,6 +18,7 @@ from retrofit.training.torch_api.modules import WRAPPERS
 from ..loops import Path
 from ..optimizer.hand_steps import hand_steps
 from ..optimizer.optimizers import Optimizer, owners_of, parameter_owners
+from ..steps.training_conditions import never_in_steps
 from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
 from .gradients import has_gradients
@@ -144,8 +145,15 @@ def reachable_from_loops(
 
     An epoch with its evaluation, or with `innermost` what is done for each batch.
     """
-    loops = [path.loops[0 if innermost else -1] for path in paths]
-    return nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops])
+    loops = dict(path.loops[0 if innermost else -1] for path in paths)
+    without = never_in_steps(paths) if innermost else {}
+    if not any(without.values()):
+        yield from nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops.items()])
+        return
+    found: dict[ast.AST, Scope] = {}
+    for loop, frame in loops.items():
+        found.update(nodes_run(analysis, [(loop, frame.scope)], without.get(loop, ())))
+    yield from found.items()
 
 
 def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, ast.expr]]:

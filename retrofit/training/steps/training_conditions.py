@@ -27,6 +27,21 @@ def without_training(paths: list[Path]) -> dict[LoopNode, set[ast.AST]]:
     return found
 
 
+def never_in_steps(paths: list[Path]) -> dict[LoopNode, set[ast.AST]]:
+    """Return for each loop whose turns are steps the nodes that no step runs, of the functions that it calls for one.
+
+    `run(model, data, training=True)` has a way to train with all of its data, which the loop around the call takes,
+    and an evaluation under a test that is false on this way.
+    """
+    found: dict[LoopNode, set[ast.AST]] = {}
+    for path in paths:
+        loop, outer = path.loops[0]
+        inner = path.frames[: path.frames.index(outer)]
+        apart = {node for frame in inner for node in (*_apart(frame, loop), *_past_return(frame))}
+        found[loop] = found[loop] & apart if loop in found else apart
+    return found
+
+
 def _apart(frame: Frame, loop: LoopNode) -> Iterator[ast.AST]:
     conditions = _Conditions(frame, loop)
     for node in own_nodes(frame.scope.node) if conditions.truths else ():  # type: ignore[arg-type]
@@ -36,6 +51,20 @@ def _apart(frame: Frame, loop: LoopNode) -> Iterator[ast.AST]:
                 taken, other = (_parts(node.body), _parts(node.orelse))[:: 1 if truth else -1]
                 yield from (inner for part in other for inner in walk(part))
                 yield from _overwritten(frame.scope, node, taken, loop)
+
+
+def _past_return(frame: Frame) -> Iterator[ast.AST]:
+    """Yield what comes after a branch with a node that ends with `return`."""
+    inner: ast.AST = frame.node
+    for outer in frame.scope.source.ancestors(frame.node):
+        if outer is frame.scope.node:
+            break
+        if isinstance(outer, ast.If):
+            branch = outer.body if is_in_body(outer, inner) else outer.orelse
+            block = block_of(frame.scope.source, outer)
+            if branch and isinstance(branch[-1], (ast.Return, ast.Raise)):
+                yield from (node for later in block[block.index(outer) + 1 :] for node in walk(later))
+        inner = outer
 
 
 def _parts(branch: list[ast.stmt] | ast.expr) -> list[ast.AST]:

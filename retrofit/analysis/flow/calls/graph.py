@@ -44,13 +44,23 @@ def functions_reached(
                 waiting += calls_in(function)
 
 
-def nodes_run(analysis: Analysis, roots: Iterable[tuple[ast.AST, Scope]]) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield the nodes of statements and expressions, and of the functions of the project that they run, each once."""
-    own = {node: scope for root, scope in roots for node in nodes_in(root)}
+def nodes_run(
+    analysis: Analysis, roots: Iterable[tuple[ast.AST, Scope]], without: Collection[ast.AST] = ()
+) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield the nodes of statements and expressions, and of the functions of the project that they run, each once.
+
+    But for those in `without`, and for what only these call.
+    """
+
+    def called(call: ast.Call, scope: Scope) -> list[LocalFunction]:
+        return analysis.functions_called(call, scope) if call not in without else []
+
+    own = {node: scope for root, scope in roots for node in nodes_in(root) if node not in without}
     yield from own.items()
     calls = [(node, scope) for node, scope in own.items() if isinstance(node, ast.Call)]
-    for function in functions_reached(analysis, calls):
-        yield from ((node, function.scope) for node in own_nodes(function.node) if node not in own)
+    for function in functions_reached(analysis, calls, called):
+        nodes = (node for node in own_nodes(function.node) if node not in own and node not in without)
+        yield from ((node, function.scope) for node in nodes)
 
 
 def nodes_in(root: ast.AST) -> Iterator[ast.AST]:
