@@ -44,11 +44,11 @@ from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reductio
 from ..optimizer.rates import is_rate_of_group
 from ..optimizer.schedules import rate_terms
 from ..steps.draws_per_batch import rows_per_batch
+from ..steps.empty_batches import asks_for_samples
 from . import kinds
 from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of
 from .decisions import decides
-from .empty_batches import asks_for_samples
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import outputs_of
