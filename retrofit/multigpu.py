@@ -2724,12 +2724,12 @@ def _of_main(batch: Any) -> Any:
 def _taken(batch: Any, frame: FrameType) -> Any:
     """Return this rank's samples and note that they are in use, until the same line takes others."""
     global _times_taken
-    if _is_whole:
-        return batch
     line = frame.f_code.co_filename, frame.f_lineno
     lengths = {len(part) for part in batch} if isinstance(batch, tuple) else {len(batch)}
-    if len(lengths) != 1 or 0 in lengths:
-        raise ValueError(f"a batch needs as many entries as samples in all its parts, and one sample; got {lengths}")
+    if _is_whole or lengths == {0}:
+        return batch
+    if len(lengths) != 1:
+        raise ValueError(f"a batch needs as many entries as samples in all its parts; got {lengths}")
     (total,) = lengths
     _split_streams()
     of_ranks = tuple(len(range(rank, total, get_world_size())) for rank in range(get_world_size()))
@@ -4210,6 +4210,9 @@ class DDPWrapper(ModuleAttributes, DistributedDataParallel):
 
     def __init__(self, module: nn.Module, *, methods: Collection[str] = (), **ddp_options: Any) -> None:
         named = (*all_named_parameters(module), *nn.Module.named_buffers(module))
+        dense = [b for b in nn.Module.buffers(module) if b.layout == torch.strided and b.is_contiguous()]
+        for buffer in dense:  # DDP cannot copy to what has the strides of `table.unsqueeze(0).transpose(0, 1)`
+            buffer.data = buffer.data.view(-1).view(buffer.shape)
         sparse = [name for name, part in named if part.layout != torch.strided and not part.requires_grad]
         ignored = {*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *sparse}  # DDP cannot broadcast these
         module.__dict__.update({"_ddp_params_and_buffers_to_ignore": ignored} if sparse else {})
@@ -4417,10 +4420,8 @@ def _num_passes(module: nn.Module, ddp_options: Mapping[str, Any]) -> int:
     """Return in how many backward passes the ranks look which parameters are used."""
     if ddp_options.get("static_graph") or ddp_options.get("find_unused_parameters"):
         return 0
-    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
-    if any(layer.sparse for layer in layers):
-        return FOREVER
-    return 0 if "find_unused_parameters" in ddp_options else FIRST_PASSES
+    is_sparse = any(layer.sparse for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)))
+    return FOREVER if is_sparse else 0 if "find_unused_parameters" in ddp_options else FIRST_PASSES
 
 
 @torch.no_grad()
@@ -4429,9 +4430,8 @@ def broadcast_buffers(model: nn.Module) -> None:
 
     DDP does this at the start of each training forward; before an evaluation the last step's update is still local.
     """
-    if not is_distributed():
-        return
-    for buffers in _take_tensors([b for b in unwrap_model(model).buffers() if not b.is_sparse], BYTES_AT_ONCE):
+    dense = [b for b in unwrap_model(model).buffers() if not b.is_sparse] if is_distributed() else []
+    for buffers in _take_tensors(dense, BYTES_AT_ONCE):
         packed = _flatten_dense_tensors(buffers)
         dist.broadcast(packed, src=0, group=group_for(packed))
         for buffer, part in zip(buffers, _unflatten_dense_tensors(packed, buffers)):
@@ -4738,4 +4738,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 6e5a8f45e596b070bd065c29f2ee86cbf03334f71f68125741860a65cef6a075
+# Unchanged while the text above has the SHA-256 9cc771193c111216b17d6a5e59b34bbd538dec5a0a04bee5e10ae568eba92176
