@@ -36,6 +36,7 @@ from ..data import shapes
 from ..data.batches import made_before
 from ..data.drawn import loaders_in
 from ..data.draws.drawing_loops import drawing_loops, is_split_by_map
+from ..data.draws.slices.empty_batches import asks_for_samples
 from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..evaluation.whole_passes import whole_passes
@@ -44,7 +45,6 @@ from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reductio
 from ..optimizer.rates import is_rate_of_group
 from ..optimizer.schedules import rate_terms
 from ..steps.draws_per_batch import rows_per_batch
-from ..steps.empty_batches import asks_for_samples
 from . import kinds
 from .batch_parts import has_parts, is_gone_through
 from .calls import Calls, made_of

@@ -7,10 +7,10 @@ import ast
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import Scope
+from retrofit.training import Project
 from retrofit.training.torch_api.runtime import OWN_SAMPLES
 
-from .. import Project
-from ..data.draws.draw import PARTS, SLICE
+from ..draw import PARTS, SLICE
 
 OF_NONE = {"0", "[]", "()"}
 
