@@ -36,6 +36,7 @@ SETS = {
     "fourth unseen": "Chosen by subject; two that the kit does not serve (Lightning, distributed) were replaced.",
     "fifth unseen": "Chosen by subject; the choice was written down before any was converted.",
     "sixth unseen": "Chosen by subject; ten of the twelve were also run, in one process and in two.",
+    "seventh unseen": "Chosen by subject; seven of the twelve were also run, in one process and in two.",
 }
 SECTION = """\
 {heading}
