@@ -53,6 +53,9 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
         return [(variable.scope.source, first_statement(variable.scope), variable.name)]
     if not variable.is_attribute and not model.is_container:
         return f"{variable} is set in several functions, so no place comes after all of them"
+    again = _set_again(project, variable)
+    if again is not None:
+        return f"{variable} is set again while it trains, at {again.scope.source.place(again.statement)}"
     for call in model.calls if not model.is_container else ():
         if not _is_by_attribute(analysis, variable, call.call.func, call.scope):
             held = f"{call.scope.source.place(call.call)} calls what another object was given of it before it trains"
@@ -63,18 +66,25 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
         place = _place_in(analysis, model, frame) if frame is not None else None
         if frame is None or place is None:
             return f"{variable} is set in several functions, and no function of the training comes after all of them"
-        again = _set_again(analysis, variable, frame)
-        if again is not None:
-            return f"{variable} is set again while it trains, at {again.scope.source.place(again.statement)}"
         found[place] = None
     return list(found)
 
 
-def _set_again(analysis: Analysis, variable: Variable, frame: Frame) -> Assignment | None:
-    """Return a statement that the training in this function runs, and that puts another object into the variable."""
-    run = {node for node, _ in nodes_run(analysis, [(_training_in(frame), frame.scope)])}
+def _set_again(project: Project, variable: Variable) -> Assignment | None:
+    """Return a statement in the loops of the training that puts another object into the variable.
+
+    Not in a constructor: an experiment that is made again in a loop has a model of its own.
+    """
+    analysis = project.analysis
+    made = [node for node, scope in project.in_loops if isinstance(node, ast.Call) and _makes(analysis, node, scope)]
+    loops = [(loop, frame.scope) for path in project.paths for loop, frame in path.loops]
+    run = {node for node, _ in nodes_run(analysis, loops, made)}
     given = (a for a in assignments_to(analysis, variable) if not a.in_place and a.statement in run)
     return next((a for a in given if not keeps_object(analysis, variable, a)), None)
+
+
+def _makes(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    return any(getattr(run.node, "name", "") == "__init__" for run in analysis.functions_called(call, scope))
 
 
 def _training_in(frame: Frame) -> ast.stmt:
