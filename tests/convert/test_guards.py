@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from retrofit.convert.plan import Conversion, plan_conversion
 from retrofit.training import read_project
 
 SCRIPT = """\
 import os
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,6 +24,7 @@ model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 writer = SummaryWriter("log")
 best = 9.0
+saved, names = [], iter(map(str, range(9)))
 
 
 def test():
@@ -69,7 +73,7 @@ def test_a_model_called_inside_a_compound_writing_statement_is_refused(tmp_path:
     conversion = conversion_of(tmp_path, "saved = save_image(model(torch.ones(1, 3)), 'sample.png')")
     (refusal,) = conversion.refusals
     assert refusal.refusal.startswith("the model runs inside a statement that writes; put its output into a variable")
-    assert refusal.place.line == 25
+    assert refusal.place.line == 27
 
 
 def test_a_writer_that_runs_the_model_gets_the_model_itself(tmp_path: Path) -> None:
@@ -82,3 +86,26 @@ def test_a_guarded_statement_is_unchanged(tmp_path: Path) -> None:
     conversion = conversion_of(tmp_path, test, "    torch.save(model.state_dict(), 'a.pt')")
     assert test in lines_of(conversion)
     assert "if rd.is_main_process():" not in lines_of(conversion)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            ["saved.append(f'{epoch}.pt')", "while len(saved) > 1:", "    os.remove(saved.pop(0))"],
+            "rd.output.on_main_process(os.remove, saved.pop(0))",
+        ),
+        (
+            ["saved.append(f'{epoch}.pt')", "if len(saved) > 1:", "    os.remove(saved.pop(0))"],
+            "rd.output.on_main_process(os.remove, saved.pop(0))",
+        ),
+        (
+            ["torch.save(model.state_dict(), next(names))"],
+            "rd.output.on_main_process(torch.save, model.state_dict(), next(names))",
+        ),
+        (["Path(saved.pop()).unlink()"], "rd.output.on_main_process(Path(saved.pop()).unlink)"),
+    ],
+)
+def test_every_rank_takes_a_file_name_out_of_its_list(lines: list[str], expected: str, tmp_path: Path) -> None:
+    conversion = conversion_of(tmp_path, *lines)
+    assert expected in lines_of(conversion) and "if rd.is_main_process():" not in lines_of(conversion)

@@ -17,6 +17,7 @@ from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_another
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import walk
+from retrofit.analysis.python_api import TAKES_OUT
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import LocalFunction
@@ -58,6 +59,7 @@ def find_guards(
     Where an `if` does nothing but such outputs, its test gets the condition; else neighbours share an `if`. Inside
     the statements `moved`, which something else puts under a header, each has its condition on its own line. Every
     rank must come to the statements `shared`: no test around them gets the condition, and an `if` ends before them.
+    Every rank also takes out of a list what rank 0 alone removes, or their lists would differ.
     """
     by_statement: dict[ast.stmt, list[Output]] = defaultdict(list)
     printing: set[ast.stmt] = set()
@@ -69,7 +71,9 @@ def find_guards(
             continue
         if runs_on_one(analysis, output.scope, statement):
             continue
-        if output.kind in GUARDED_KINDS:
+        if output.kind in GUARDED_KINDS and statement.value is output.call and _takes_out(output.call):
+            within[output] = tuple(call_through(output.scope.source, output.call, "rd.output.on_main_process"))
+        elif output.kind in GUARDED_KINDS:
             by_statement[statement].append(output)
         elif output.kind == PRINT and statement.value is output.call:
             printing.add(statement)
@@ -87,6 +91,12 @@ def find_guards(
             for output in by_statement.get(member, []):
                 edits[output] = tuple(changes)
     return edits
+
+
+def _takes_out(call: ast.Call) -> bool:
+    """Return whether what a call is given changes something on every rank: `os.remove(saved.pop(0))`."""
+    inside = [part for part in walk(call) if part is not call]
+    return any(isinstance(part, ast.Call) and last_name(part) in TAKES_OUT for part in inside)
 
 
 def guard_within(analysis: Analysis, output: Output) -> tuple[Edit, ...]:
