@@ -227,11 +227,12 @@ def test_a_cache_per_sample_is_written_by_the_rank_that_draws_the_sample(tmp_pat
     assert FIRST not in lines and "if not os.path.exists(path):" in lines and "np.save(path, np.ones(1, 'f'))" in lines
 
 
-def test_a_preparation_in_an_imported_file_is_listed(tmp_path: Path) -> None:
+def test_a_preparation_in_an_imported_file_is_done_by_rank_0_first(tmp_path: Path) -> None:
     data = "import os\n\nif not os.path.exists('x'):\n    os.system('wget x')\n"
     result = conversion(tmp_path, "import data\n" + script("self.samples = torch.zeros(32, 1)"), data=data)
     (finding,) = [finding for finding in result.findings if finding.place.path == "data.py"]
-    assert finding.code == "RF504" and not finding.edits and not result.refusals
+    assert finding.code == "RF504" and not result.refusals
+    assert "with rd.output.main_process_first():" in "".join(edit.text for edit in finding.edits)
 
 
 def test_no_process_reads_half_a_file(tmp_path: Path, launcher: Launcher) -> None:

@@ -72,10 +72,13 @@ HOISTED = {
         "second = criterion(model(x), y * 2)\nglobal_value = (rd.reduce_loss(loss + second)).item()\nif rank == 0:\n"
         "    print(global_value)",
     ),
-    "a random draw": ("if torch.rand(1) > 0.5:\n    print(loss.item())", "G\nif torch.rand(1) > 0.5:\n    print(g)"),
+    "a random draw": (
+        "if torch.rand(1) > 0.5:\n    print(loss.item())",
+        "G\nif rd.data.draw_together(torch.rand, 1) > 0.5:\n    print(g)",
+    ),
     "a random draw in a variable": (
         "draw = torch.randint(2, (1,))\nif epoch > 0 and draw:\n    print(loss.item())",
-        "draw = torch.randint(2, (1,))\nG\nif epoch > 0 and draw:\n    print(g)",
+        "draw = rd.data.draw_together(torch.randint, 2, (1,))\nG\nif epoch > 0 and draw:\n    print(g)",
     ),
     "numpy": (
         "if y.numpy().mean() > 0:\n    print(loss.item())",
@@ -220,10 +223,10 @@ def test_an_evaluation_that_a_rank_would_begin_alone_is_begun_by_rank_0(tmp_path
 
 
 DRAWN = {
-    "torch.rand(1) < 0.1": True,
+    "torch.rand(1) < 0.1": False,  # all ranks take rank 0's number
     "torch.empty(1).bernoulli_(0.1)": True,
-    "np.random.random_sample() < 0.1": True,
-    "random.getrandbits(1)": True,
+    "np.random.random_sample() < 0.1": False,
+    "random.getrandbits(1)": False,
     "free.random() < 0.1": False,  # all ranks have the generator of rank 0
     "seeded.random() < 0.1": False,
     "noise.mean() > 0": False,  # all ranks decide by the noise of all

@@ -11,6 +11,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.draw_together import draw_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.data.draws.data_sets import data_sets_drawn_again
 from retrofit.training.steps.choosing_draws import choosing_draws
 from retrofit.training.torch_api.randomness import CHOOSING, TORCH_DRAWS
 from retrofit.training.torch_api.tensors import READS
@@ -77,7 +78,10 @@ MESSAGE = "each process draws its own number, and chooses by it for its part of 
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:
         return
+    drawn_together = {*project.draws.orders, *project.draws.nodes, *(c for c, _ in data_sets_drawn_again(project))}
     for call, scope in choosing_draws(project).items():
+        if call in drawn_together:  # by RF115
+            continue
         yield found(RULE, scope.source, call, MESSAGE, _edits(project, call, scope))
 
 

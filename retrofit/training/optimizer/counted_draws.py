@@ -11,7 +11,7 @@ from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
-from retrofit.training.torch_api.runtime import OWN_BATCHES
+from retrofit.training.torch_api.runtime import BATCH_OF_RANKS, OWN_BATCHES, SAMPLES_PER_STEP
 
 from ..data.loaders import TRAIN
 from ..figures.step_counts import COUNTING, counted_by_evaluations, number_at
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Place = tuple[ast.expr, Scope]
 
+OF_RANKS = {OWN_BATCHES, SAMPLES_PER_STEP, BATCH_OF_RANKS}  # in a number that is made that of a rank
 ENDS = ("StopIteration", "Exception")
 
 
@@ -87,7 +88,7 @@ def _follows(project: Project, number: ast.expr, scope: Scope) -> bool:
     """Return whether a number is that of a rank's batches already."""
     origins = [(number, scope), *project.ranks.origins(number, scope)]
     calls = [(part, where) for node, where in origins for part in walk(node) if isinstance(part, ast.Call)]
-    if any(OWN_BATCHES in project.analysis.called(call, where) for call, where in calls):
+    if any(OF_RANKS & project.analysis.called(call, where) for call, where in calls):
         return True
     sizes = single_process_sizes(project, number, scope, sizes_of_steps(project), of_samples=True)
     is_made = bool(sizes) and counted_by_evaluations(project).isdisjoint(size for size, _ in sizes)
