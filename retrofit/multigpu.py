@@ -3757,7 +3757,7 @@ _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Return `function(model, ...)` for one that runs the model itself: a summary, a graph, an export.
+    """Return `function(model, ...)` for one that runs or compiles the model itself: a summary, a graph, an export.
 
     This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
     trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
@@ -3766,6 +3766,8 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
         return function(model, *args, **kwargs)
     module = unwrap_model(model)
     waiting = waiting_layers(module)
+    hooks = [(part._forward_hooks, key) for part in module.modules() for key in part._forward_hooks]
+    guards = [(held, key, held.pop(key)) for held, key in hooks if isinstance(held[key], RefuseBypass)]
     for layer in waiting:
         layer.training = False
     try:
@@ -3777,6 +3779,8 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     finally:
         for layer in waiting:
             layer.training = True
+        for held, key, hook in guards:  # torch.jit.script takes none
+            held[key] = hook
 
 
 @contextmanager
@@ -4738,4 +4742,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 9cc771193c111216b17d6a5e59b34bbd538dec5a0a04bee5e10ae568eba92176
+# Unchanged while the text above has the SHA-256 1081057c63060cfff1f5bd7a0bfed58aa1798882ecf68069ff52a0e6a46c1efa

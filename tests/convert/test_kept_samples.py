@@ -121,6 +121,7 @@ NEITHER = {
     "of one batch": ("[]", "kept.clear()\n    kept.append(net(x))\n    loss = F.cross_entropy(kept[0], y)"),
     "emptied after it": ("[]", "kept.append(net(x))\n    loss = F.cross_entropy(kept[0], y)\n    del kept[:]"),
     "terms of a model": ("[]", "loss = F.cross_entropy(net(x), y) + sum(net.terms)"),
+    "a sum": ("nn.quantized.FloatFunctional()", "z = net(x)\n    loss = F.cross_entropy(kept.add(z, z.abs()), y)"),
     "a feeder": ("(loader := Feeder(loader))", "loss = F.cross_entropy(net(x), y)"),
 }
 

@@ -215,6 +215,16 @@ def test_ranks_that_come_there_by_their_own_samples_do_not_wait(tmp_path: Path, 
     assert "rd.barrier()" not in text and left, text
 
 
+def test_the_size_of_a_file_is_read_before_rank_0_removes_it(tmp_path: Path) -> None:
+    size = "def size_of(model):\n    torch.save(model.state_dict(), 'tmp.pt')\n    size = os.path.getsize('tmp.pt')\n"
+    size += "    os.remove('tmp.pt')\n    return size\n\n\n"
+    lines = converted(tmp_path, HEAD + size + TRAIN + f"{EPOCH}print(size_of(model))\n")
+    start = lines.index("def size_of(model):")
+    of_main, waits = "if rd.is_main_process():", "rd.barrier()"
+    written, read = "torch.save(model.state_dict(), 'tmp.pt')", "size = os.path.getsize('tmp.pt')"
+    assert lines[start + 1 : start + 8] == [of_main, written, waits, read, waits, of_main, "os.remove('tmp.pt')"]
+
+
 @pytest.mark.parametrize(("status", "num_barriers"), [("3", 1), ("0", 0), ("", 0)])
 def test_no_process_ends_with_a_status_while_rank_0_writes(tmp_path: Path, status: str, num_barriers: int) -> None:
     keep = "def keep(path):\n    torch.save(model.state_dict(), path)\n\n\n"
@@ -226,7 +236,7 @@ def test_no_process_ends_with_a_status_while_rank_0_writes(tmp_path: Path, statu
 
 
 def test_a_process_that_ends_alone_waits_for_no_other(tmp_path: Path) -> None:
-    end = "if os.path.getsize('last.pt') and loss.isnan():\n            exit(1)\n"
+    end = "if len('last.pt') and loss.isnan():\n            exit(1)\n"
     train = TRAIN.replace("model(x).pow(2).mean().backward()", "loss = model(x).pow(2).mean()\n        loss.backward()")
     train += "        torch.save(model.state_dict(), 'last.pt')\n        " + end
     assert "rd.barrier()" not in converted(tmp_path, HEAD + train)

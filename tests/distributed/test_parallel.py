@@ -339,6 +339,18 @@ def run_on_one_rank():
     model(torch.randn(4, 2)).sum().backward()
 
 
+def script_on_one_rank():
+    model = DDPWrapper(nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+    if get_rank() == 0:
+        assert run_alone(torch.jit.script, model)(torch.randn(4, 2)).shape == (4, 3)
+    with pytest.raises(RuntimeError, match="ran in training outside"):
+        unwrap_model(model)(torch.randn(4, 2)).sum().backward()
+
+
+def test_one_rank_may_compile_a_model_to_a_file(ranks):
+    ranks(2).run(script_on_one_rank, timeout_s=120.0)
+
+
 def test_one_rank_may_run_a_model_for_a_summary(ranks):
     model = nn.Linear(1, 1)
     assert run_alone(lambda module, x: (module, x), model, 3) == (model, 3)

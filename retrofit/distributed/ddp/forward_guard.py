@@ -25,7 +25,7 @@ _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Return `function(model, ...)` for one that runs the model itself: a summary, a graph, an export.
+    """Return `function(model, ...)` for one that runs or compiles the model itself: a summary, a graph, an export.
 
     This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
     trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
@@ -34,6 +34,8 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
         return function(model, *args, **kwargs)
     module = unwrap_model(model)
     waiting = waiting_layers(module)
+    hooks = [(part._forward_hooks, key) for part in module.modules() for key in part._forward_hooks]
+    guards = [(held, key, held.pop(key)) for held, key in hooks if isinstance(held[key], RefuseBypass)]
     for layer in waiting:
         layer.training = False
     try:
@@ -45,6 +47,8 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     finally:
         for layer in waiting:
             layer.training = True
+        for held, key, hook in guards:  # torch.jit.script takes none
+            held[key] = hook
 
 
 @contextmanager

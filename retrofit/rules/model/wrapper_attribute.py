@@ -36,6 +36,7 @@ if isinstance(model, (Net, nn.Linear)):  # RF207
     print("a model of ours")
 names = [name for name, _ in model.named_modules()]  # RF207
 traced = torch.jit.trace(model, torch.ones(1, 4))  # RF207
+torch.jit.script(model).save("scripted.pt")  # RF207
 """,
     """\
 writer = rd.output.on_main_process(SummaryWriter, "log")
@@ -60,6 +61,12 @@ size = sum(p.numel() for p in model.parameters())
 is_module = isinstance(model, nn.Module)
 layers = [layer for layer in rd.unwrap_model(model).modules() if isinstance(layer, nn.Linear)]
 content = {"optimizer": type(optimizer).__name__, "loss": criterion.__class__.__name__}
+""",
+    # a model that is scripted before it trains
+    """\
+model = torch.jit.script(model)
+for images, labels in loader:
+    criterion(model(images), labels).backward()
 """,
     # a script that wraps the model itself asks on purpose
     """\
@@ -94,8 +101,11 @@ def find(project: Project) -> Iterator[Finding]:
 
 
 def _runs_it(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether this runs the model for a summary or a graph: `summary(model)`, `writer.add_graph(model, x)`."""
-    if not isinstance(node, ast.Call) or not node.args:
+    """Return whether this runs the model for a summary or a graph: `summary(model)`, `writer.add_graph(model, x)`.
+
+    Or compiles it to a file, but not where the compiled one takes its place.
+    """
+    if not isinstance(node, ast.Call) or not node.args or _replaces_model(project, node, scope):
         return False
     is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
     return is_method or bool(project.analysis.called(node, scope) & RUN_A_MODEL)
@@ -110,6 +120,14 @@ def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:
     if isinstance(node, ast.Call) and len(node.args) == 2 and project.analysis.called(node, scope) == {"isinstance"}:
         return node.args[0] if _is_of_models(project, node.args[1], scope) else None
     return None
+
+
+def _replaces_model(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether the result of a call is put where a model is: `model = torch.jit.script(model)`."""
+    statement = scope.source.parents[call]
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    variables = {model.variable for model in project.models}
+    return any(variables_of(project.analysis, target, scope) & variables for target in targets)
 
 
 def _is_of_models(project: Project, kind: ast.expr, scope: Scope) -> bool:

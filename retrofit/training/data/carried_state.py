@@ -161,8 +161,13 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
 
 
 def _put_in(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Yield what a method puts into a list or a queue; one that is emptied has a new value."""
+    """Yield what a method puts into a list or a queue; one that is emptied has a new value.
+
+    Where the result of `x.add(y)` is used it is a sum: those methods of containers return None.
+    """
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return
+    if node.func.attr == "add" and not isinstance(scope.source.parents[node], ast.Expr):
         return
     if _adds(node) and node.args and not project.analysis.functions_called(node, scope):
         yield node.func.value, node.args[-1], True

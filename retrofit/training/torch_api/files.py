@@ -177,7 +177,7 @@ READERS = LISTS | {
     "torchaudio.load", "soundfile.read", "librosa.load", "safetensors.torch.load_file", "toml.load",
     "torchvision.datasets.ImageFolder", "torchvision.datasets.DatasetFolder", "open", "io.open", "codecs.open",
     "gzip.open", "bz2.open", "h5py.File", "zipfile.ZipFile", "tarfile.open", "pandas.HDFStore",
-    "numpy.memmap", "zarr.open",
+    "numpy.memmap", "zarr.open", "os.path.getsize", "os.stat",
     *(f"pandas.read_{kind}" for kind in ("csv", "table", "json", "pickle", "parquet", "hdf", "feather", "excel")),
 }  # fmt: skip
 ENTERS = frozenset({"os.chdir", "contextlib.chdir"})  # a folder, which has to be there

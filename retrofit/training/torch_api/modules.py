@@ -137,7 +137,15 @@ CHANGES_ITSELF = RETURNS_ITSELF | GRAPH | MOVES | {
 
 # Functions that run a model themselves: to export, to trace, to count.
 RUN_A_MODEL = frozenset(
-    {"torch.onnx.export", "torch.jit.trace", "thop.profile", "torchsummary.summary", "torchinfo.summary"}
+    {
+        "torch.onnx.export",
+        "torch.jit.trace",
+        "torch.jit.script",
+        "torch.export.export",
+        "thop.profile",
+        "torchsummary.summary",
+        "torchinfo.summary",
+    }
 )
 
 # Gradients: contexts and decorators without them, with them, functions that compute them.
