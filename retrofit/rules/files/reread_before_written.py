@@ -175,9 +175,9 @@ def _after_training(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]:
 
 def _end_before(node: ast.Call, source: Source, training: Collection[ast.AST]) -> int | None:
     """Return the last line of the training that a call follows; None for a call that follows none."""
-    before = [trains for trains in training if not _is_instead(source, node, trains)]
-    ends: list[int] = [trains.end_lineno for trains in before]  # type: ignore[attr-defined]
-    return max((end for end in ends if end < node.lineno), default=None)
+    before = [trains for trains in training if trains.end_lineno < node.lineno]  # type: ignore[attr-defined]
+    ends = (trains.end_lineno for trains in before if not _is_instead(source, node, trains))  # type: ignore[attr-defined]
+    return max(ends, default=None)
 
 
 def _is_instead(source: Source, node: ast.AST, training: ast.AST) -> bool:

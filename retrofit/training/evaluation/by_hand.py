@@ -36,12 +36,13 @@ def drawing_evaluations(project: Project) -> Iterator[Drawn]:
     training = {frame.scope for path in project.paths for frame in path.frames}
     around = {loop for path in project.paths for loop, _ in path.loops}
     known: set[ast.AST] = {evaluation.loop for evaluation in project.evaluations}
-    known |= project.draws.nodes | project.draws.calls  # of which each rank takes its part: their figures are reduced
     known |= {use.loop for loader in project.loaders for use in loader.uses if use.loop is not None} | around
     known |= {*project.draws.nodes, *project.draws.calls, *project.draws.orders}  # of which a rank has its own part
     busy = {scope.node for scope in training}
     for node, scope in project.in_loops:
         if scope not in training or not isinstance(node, (ast.Call, ast.For, ast.While)) or node in around:
+            continue
+        if isinstance(node, ast.Call) and not project.analysis.functions_called(node, scope):
             continue
         run = [*nodes_run(project.analysis, [(node, scope)])]
         if any(part in known for part, _ in run) or _reaches(project, node, scope, busy):

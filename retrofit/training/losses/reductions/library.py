@@ -23,7 +23,8 @@ def library_reduction(analysis: Analysis, call: ast.Call, scope: Scope) -> str |
     "sum", "mean", "none", COUNTED_MEAN, and "" where that cannot be told.
     """
     made = [value for value in analysis.evaluate(call.func, scope) if isinstance(value, Result)]
-    called = analysis.called(call, scope) or {ast.unparse(call.func)}
+    written = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    called = analysis.called(call, scope) or {written}
     names = {value.builder for value in made} or {name for name in called if not _key(name)[1][:1].isupper()}
     known = next((key for key in map(_key, names) if key in LIBRARY_REDUCTIONS), None)
     if known is None and not any(_is_loss(name) for name in names):
