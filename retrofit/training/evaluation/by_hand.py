@@ -11,8 +11,8 @@ from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.runtime import FROM_MAIN
 
+from ..distributed.ranks.from_main import is_from_main
 from ..loops import LOOPS
 from .decisions import decides
 from .draws import draws_in_evaluation
@@ -101,5 +101,4 @@ def _decisions(project: Project, node: ast.Call | ast.For | ast.While, scope: Sc
 def _is_of_main(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether rank 0 decides for all already."""
     decided = node.test if isinstance(node, (ast.If, ast.While)) else node
-    calls = (part for part in walk(decided) if isinstance(part, ast.Call))
-    return any(project.analysis.called(call, scope) & FROM_MAIN for call in calls)
+    return is_from_main(project.analysis, decided, scope)

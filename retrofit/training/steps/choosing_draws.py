@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.randomness import DRAWS, SHUFFLES
-from retrofit.training.torch_api.runtime import FROM_MAIN
 
 from ..data.loaders import TRAIN
 from ..data.random_draws import draws_in_loop
+from ..distributed.ranks.from_main import is_from_main
 from ..model.modules import is_module
 from .drawn_choices import drawn_choices, onward, read, run_for_batches
 from .draws_per_batch import follows_batch, given_to_draw
@@ -40,8 +39,7 @@ def choosing_draws(project: Project) -> dict[ast.Call, Scope]:
 
 def is_made_together(project: Project, test: ast.expr, scope: Scope) -> bool:
     """Return whether all ranks decide a test by the same draws, or will, once the conversion has made them so."""
-    calls = [part for part in walk(test) if isinstance(part, ast.Call)]
-    if any(project.analysis.called(call, scope) & FROM_MAIN for call in calls):
+    if is_from_main(project.analysis, test, scope):
         return True
     draws = [call for call, _ in _draws(project, test, scope)]
     return bool(draws) and all(call in choosing_draws(project) for call in draws)

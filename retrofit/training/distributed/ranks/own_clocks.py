@@ -6,11 +6,11 @@ import ast
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.files import OWN_CLOCKS
-from retrofit.training.torch_api.runtime import FROM_MAIN
+
+from .from_main import is_from_main
 
 OF_DURATIONS = frozenset({"int", "float", "round", "abs", "min", "max", "total_seconds"})
 UNITS = frozenset({"seconds", "days", "microseconds"})  # of a datetime.timedelta
@@ -18,7 +18,7 @@ UNITS = frozenset({"seconds", "days", "microseconds"})  # of a datetime.timedelt
 
 def is_by_own_clock(analysis: Analysis, test: ast.expr, scope: Scope) -> bool:
     """Return whether a test is of the time, and not of what rank 0 has read for all processes."""
-    return _reads_clock(analysis, test, scope) and not _is_agreed(analysis, test, scope)
+    return _reads_clock(analysis, test, scope) and not is_from_main(analysis, test, scope)
 
 
 def _reads_clock(analysis: Analysis, test: ast.expr, scope: Scope) -> bool:
@@ -45,8 +45,3 @@ def _reads_clock(analysis: Analysis, test: ast.expr, scope: Scope) -> bool:
         isinstance(origin.node, ast.Call) and analysis.called(origin.node, origin.scope) & OWN_CLOCKS
         for origin in origins(analysis, [Origin(test, scope)], parts)
     )
-
-
-def _is_agreed(analysis: Analysis, test: ast.expr, scope: Scope) -> bool:
-    calls = (part for part in walk(test) if isinstance(part, ast.Call))
-    return any(analysis.called(call, scope) & FROM_MAIN for call in calls)
