@@ -230,8 +230,8 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
     if not project.paths:
         yield first, entry, "no loop with a backward call was found in this script or in what it imports", "no-training"
         return
-    if uncalled := _methods_without_object(project):
-        method = uncalled[0]
+    method = _method_without_object(project)
+    if method is not None:
         text = "what trains is a method of a class, of which this script makes no object"
         yield method.node, method.source, text, "no-training"
         return
@@ -287,15 +287,15 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         yield evaluated.call, evaluated.scope.source, text, "no-model"
 
 
-def _methods_without_object(project: Project) -> list[Scope]:
-    """Return the methods in which all trainings begin, where nothing names their classes."""
-    names = {node.id for source in project.sources for node in source.nodes if isinstance(node, ast.Name)}
-    names |= {node.attr for source in project.sources for node in source.nodes if isinstance(node, ast.Attribute)}
+def _method_without_object(project: Project) -> Scope | None:
+    """Return the method in which a training begins, where all begin in methods and nothing names their classes."""
     methods = [path.frames[-1].scope for path in project.paths]
-    classes = [method.enclosing_class() for method in methods]
-    return (
-        methods if all(found is not None and getattr(found.node, "name", "") not in names for found in classes) else []
-    )
+    classes = [found.node for method in methods if (found := method.enclosing_class()) is not None]
+    if len(classes) < len(methods):
+        return None
+    nodes = (node for source in project.sources for node in source.nodes)
+    names = {node.id if isinstance(node, ast.Name) else getattr(node, "attr", "") for node in nodes}
+    return methods[0] if names.isdisjoint(getattr(node, "name", "") for node in classes) else None
 
 
 def _only_evaluated(project: Project) -> Call | None:
