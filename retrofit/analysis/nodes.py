@@ -9,6 +9,8 @@ import ast
 from collections import deque
 from collections.abc import Iterator
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
 
 def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """Return what `ast.iter_child_nodes` yields, without the contexts of names: all of these are one object."""

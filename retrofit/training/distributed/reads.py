@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.python_api import LISTS_OBJECTS
 from retrofit.analysis.scopes import FUNCTIONS
 from retrofit.training.torch_api.tensors import READS, SAME_TENSOR, SUMS_AND_MEANS
 
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Expressions = Iterator[tuple[ast.AST, ast.AST]]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.nodes import COMPREHENSIONS
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.randomness import DRAWS, SHUFFLES
@@ -98,7 +99,7 @@ def _gone_through(node: ast.AST, scope: Scope, loops: Collection[tuple[ast.AST, 
     for outer in scope.source.ancestors(node):
         if isinstance(outer, (ast.For, ast.AsyncFor)) and (outer, scope) not in loops:
             yield outer.iter
-        elif isinstance(outer, (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)):
+        elif isinstance(outer, COMPREHENSIONS):
             yield from (generator.iter for generator in outer.generators)
 
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 from operator import is_not
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Result
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 Place = tuple[ast.Call, Scope]
-PER_SAMPLE = (*LOOPS, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
+PER_SAMPLE = (*LOOPS, *COMPREHENSIONS)
 
 
 def is_mixer(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

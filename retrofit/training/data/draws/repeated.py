@@ -6,13 +6,13 @@ import ast
 from collections.abc import Collection
 
 from retrofit.analysis.flow.calls.sites import call_chains
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
 from ...loops import LOOPS
 
-REPEATS = (*LOOPS, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+REPEATS = (*LOOPS, *COMPREHENSIONS)
 
 
 def is_repeated(

@@ -11,7 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import reached_of
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.data.seeds import is_drawn
@@ -22,7 +22,6 @@ from retrofit.training.torch_api.output import PRINTS
 from retrofit.training.torch_api.randomness import GENERATOR_SEEDS, OWN_GENERATORS, RESEEDS, SEEDS, SYSTEM_DRAWS
 from retrofit.training.torch_api.runtime import FROM_MAIN, SAME_RANDOM_STATE
 
-from .rank_guards import COMPREHENSIONS
 from .text_sets import is_any_order, is_set, keeps_ties
 
 if TYPE_CHECKING:

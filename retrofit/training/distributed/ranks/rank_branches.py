@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
-from retrofit.analysis.nodes import children
+from retrofit.analysis.nodes import COMPREHENSIONS, children
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.figures.figures import follow, followed
 
-from .rank_guards import COMPREHENSIONS, side_of_test
+from .rank_guards import side_of_test
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 LEAVING = (ast.Continue, ast.Break, ast.Return)

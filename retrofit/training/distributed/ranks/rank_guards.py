@@ -9,7 +9,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.memory import Memory
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -22,7 +22,6 @@ from .rank_values import is_rank
 # One process only; all but one; some that cannot be told; "" means every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def side_of(analysis: Analysis, scope: Scope, node: ast.AST) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.sites import call_chains
-from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import BATCH, CHOSEN, GRADIENT, UNEVEN
 from retrofit.training.data.carried_state import Write, carried_writes
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 IN_MODEL = "it is in the model, which an evaluation runs too"
-COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 
 

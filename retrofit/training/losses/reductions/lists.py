@@ -11,6 +11,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, is_followed, origins, sources
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.memory import Memory
+from retrofit.analysis.nodes import COMPREHENSIONS
 from retrofit.analysis.python_api import CONTAINER_NAMES
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -86,7 +87,7 @@ class Lists:
             return self._union(origin.to(part) for part in (node.left, node.right))
         if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)) and not keys:
             return self._of_display(node, origin)
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)) and not keys:
+        if isinstance(node, COMPREHENSIONS) and not keys:
             return NOTHING.union(*(self._of_comprehension(part.iter, scope) for part in node.generators))
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
             return self._at(origin.to(node.value))  # out[:, 1:]

@@ -15,7 +15,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, entries
 from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
-from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.data.batch_values import GRADIENT
@@ -120,7 +120,7 @@ class LossReader:
         if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             parts = entries(Origin(node, scope, keys))
             return kinds.join(self.kind(part, scope, frame, rest) for part, _, rest in parts)  # type: ignore[arg-type]
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        if isinstance(node, COMPREHENSIONS):
             is_key = keys[:1] == (Key.ELEMENT,)  # of a dict an iteration gives the key
             part = node.elt if not isinstance(node, ast.DictComp) else node.key if is_key else node.value
             element = self.kind(part, scope, frame, keys[1:])
