@@ -34,6 +34,10 @@ def data_sets_drawn_again(project: Project) -> list[Place]:
 
     A second training, of data that is split then, comes after the first.
     """
+    return project.analysis.fact("data sets drawn again", lambda: _find(project))
+
+
+def _find(project: Project) -> list[Place]:
     drawn_from = [loop.iter for loop in project.batch_values.loops if isinstance(loop, ast.For)]  # once for all batches
     batches = project.nodes_in_batches - {part for node in drawn_from for part in walk(node)}
     run = [*project.in_loops, *_run_after(project)]
