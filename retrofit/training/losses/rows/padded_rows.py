@@ -58,7 +58,7 @@ def is_reduced_with_padding(project: Project, node: ast.AST, scope: Scope) -> bo
 
 def _is_of_samples(project: Project, values: ast.expr, scope: Scope) -> bool:
     """Return whether a tensor has one number for each sample, as after a sum or a mean along another axis."""
-    made = [values, *(origin.node for origin in origins(project.analysis, [Origin(values, scope)]))]
+    made = (origin.node for origin in origins(project.analysis, [Origin(values, scope)]))
     calls = [part for whole in made for part in walk(whole) if isinstance(part, ast.Call)]
     is_reduced = any(last_name(call) in REDUCTIONS and (call.args or call.keywords) for call in calls)
     return is_reduced or number_of_axes(project.analysis, values, scope) == 1
