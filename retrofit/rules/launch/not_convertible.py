@@ -142,6 +142,7 @@ for step in range(10):
     criterion(model(images), labels).backward()
 """,
 ]
+DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.Expr)
 DISTRIBUTED = DDP | SHARDING_SAMPLERS | SPAWNS | {JOIN_GROUP, "torch.multiprocessing.Process"}
 
 
@@ -288,7 +289,12 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
 
 
 def _method_without_object(project: Project) -> Scope | None:
-    """Return the method in which a training begins, where all begin in methods and nothing names their classes."""
+    """Return the method in which a training begins, where all do, of classes that nothing names or can make.
+
+    A script that runs anything may make an object by a name that it reads: it is not refused.
+    """
+    if any(not isinstance(statement, DEFINING) for statement in project.entry.tree.body):
+        return None
     methods = [path.frames[-1].scope for path in project.paths]
     classes = [found.node for method in methods if (found := method.enclosing_class()) is not None]
     if len(classes) < len(methods):
