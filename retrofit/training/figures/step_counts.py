@@ -22,6 +22,7 @@ from .. import Project
 from ..data.draws.slices.layout import layout_functions
 from ..data.shards import is_same
 from ..losses.reductions.samples import is_name_of_size
+from ..optimizer.loop_ends import range_end
 from ..optimizer.schedules import (
     COUNTS_STEPS,
     DIVISION,
@@ -31,7 +32,6 @@ from ..optimizer.schedules import (
     single_process_sizes,
     sizes_of_steps,
 )
-from ..steps.step_limits import range_end
 from .figures import followed
 
 COUNTING = (ast.BinOp, ast.AugAssign, ast.Assign)  # what can divide a figure, or make a list of figures

@@ -15,7 +15,7 @@ from retrofit.training.torch_api.runtime import BATCH_OF_RANKS, OWN_BATCHES, SAM
 
 from ..data.loaders import TRAIN
 from ..figures.step_counts import COUNTING, counted_by_evaluations, number_at
-from ..steps.step_limits import has_loader_length, is_endless, range_end
+from .loop_ends import has_loader_length, is_endless, range_end
 from .schedules import single_process_sizes, sizes_of_steps
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def _begins_again(scope: Scope, call: ast.AST) -> bool:
 
 def _follows(project: Project, number: ast.expr, scope: Scope) -> bool:
     """Return whether a number is that of a rank's batches already."""
-    origins = [(number, scope), *project.ranks.origins(number, scope)]
-    calls = [(part, where) for node, where in origins for part in walk(node) if isinstance(part, ast.Call)]
+    places = [(number, scope), *project.ranks.origins(number, scope)]
+    calls = [(part, where) for node, where in places for part in walk(node) if isinstance(part, ast.Call)]
     if any(OF_RANKS & project.analysis.called(call, where) for call, where in calls):
         return True
     sizes = single_process_sizes(project, number, scope, sizes_of_steps(project), of_samples=True)

@@ -15,11 +15,12 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope, own_nodes
 
-from ..data.batches import repeats
-from ..data.drawn import is_loader, loaders_in
+from ..data.drawn import loaders_in
 from ..data.draws.draw import RANDOM
 from ..data.loaders import TRAIN
 from ..loops import Frame, LoopNode
+from ..optimizer.counted_draws import counted_draws
+from ..optimizer.loop_ends import has_loader_length, is_endless, range_end
 from ..optimizer.schedules import single_process_sizes, sizes_of_steps
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> 
         bound = range_end(project, loop.iter, scope)
         is_of_passes = in_passes and not _divides_by_loader(project, bound, scope)
         is_inside = (loop, scope) in project.analysis.fact("nodes run in passes", lambda: _run_in_passes(project))
-        is_known = is_of_passes or is_inside or (bound, scope) in _counted_draws(project)
+        is_known = is_of_passes or is_inside or (bound, scope) in counted_draws(project)
         if bound is not None and not (is_known or _is_other_count(project, bound, scope)):
             yield bound, loop.iter, scope
     elif not in_passes or not isinstance(loop.test, (ast.Name, ast.Constant)):
@@ -96,13 +97,6 @@ def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> 
     for node in walk(loop):
         if isinstance(node, ast.If) and any(_leaves(project, part, scope) for part in node.body):
             yield from _compared(project, node.test, scope)
-
-
-def _counted_draws(project: Project) -> list[tuple[ast.expr, Scope]]:
-    """Return the numbers of batches that are made those of a rank."""
-    from ..optimizer.counted_draws import counted_draws
-
-    return counted_draws(project)
 
 
 def _limits_in_calls(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[Bound]:
@@ -238,23 +232,6 @@ def _makes_step(loop: LoopNode) -> bool:
     return any(isinstance(part, ast.Call) and last_name(part) == "step" for part in walk(loop))
 
 
-def range_end(project: Project, iterated: ast.expr, scope: Scope) -> ast.expr | None:
-    """Return the end of range(...), also within tqdm(...), enumerate(...) and zip(...), or of islice(endless, end)."""
-    if isinstance(iterated, ast.Name):  # bar = tqdm(range(steps))
-        held = bindings_of(project.analysis, iterated, scope)
-        is_made = len(held) == 1 and isinstance(held[0][0].value, ast.Call) and not held[0][0].path
-        return range_end(project, held[0][0].value, held[0][1]) if is_made and held[0][1] is scope else None  # type: ignore[arg-type]
-    if not isinstance(iterated, ast.Call):
-        return None
-    name = last_name(iterated)
-    if name in ("range", "trange") and iterated.args:
-        return iterated.args[1 if len(iterated.args) > 1 else 0]
-    if name == "islice" and len(iterated.args) > 1:
-        return iterated.args[1] if is_endless(project, iterated.args[0], scope) else None
-    inner = (range_end(project, part, scope) for part in iterated.args)
-    return next((end for end in inner if end is not None), None)
-
-
 def _is_pass(project: Project, loop: LoopNode, scope: Scope) -> bool:
     """Return whether a loop goes once over a training loader, or over the slices of the data."""
     if isinstance(loop, (ast.For, ast.AsyncFor)) and _is_over_slices(project, loop, scope):
@@ -294,14 +271,6 @@ def _is_over_slices(project: Project, loop: ast.For | ast.AsyncFor, scope: Scope
     return not nodes.isdisjoint(inside | {part for value in bound if value is not None for part in walk(value)})
 
 
-def is_endless(project: Project, iterated: ast.expr, scope: Scope) -> bool:
-    """Return whether something that is iterated never ends: cycle(loader), a generator with `while True`."""
-    calls = [part for part in walk(iterated) if isinstance(part, ast.Call)]
-    for part, where in project.ranks.origins(iterated, scope):
-        calls += [part] if isinstance(part, ast.Call) and where is scope else []
-    return any(repeats(project.analysis, call, scope) for call in calls)
-
-
 def _is_other_count(project: Project, bound: ast.expr, scope: Scope) -> bool:
     """Return whether a number follows the length of the loader or the data, or is of the micro batches of a step."""
     if any(word in ast.unparse(bound).lower() for word in ACCUMULATION):
@@ -331,26 +300,10 @@ def _divides_by_loader(project: Project, bound: ast.expr | None, scope: Scope) -
     )
 
 
-def has_loader_length(project: Project, node: ast.expr, scope: Scope) -> bool:
-    return any(
-        isinstance(part, ast.Call)
-        and last_name(part) == "len"
-        and part.args
-        and _is_loader(project, part.args[0], where)
-        for expression, where in project.ranks.origins(node, scope)
-        for part in walk(expression)
-    )
-
-
-def _is_loader(project: Project, node: ast.expr, scope: Scope) -> bool:
-    values = project.analysis.evaluate(node, scope)
-    return any(is_loader(project.analysis, value) for value in values) or "loader" in last_name(node).lower()
-
-
 def _follows_loader(project: Project, loop: LoopNode, scope: Scope) -> bool:
     """Return whether a loop draws as many batches as its loader or the data holds, one by one."""
     end = range_end(project, loop.iter, scope) if isinstance(loop, (ast.For, ast.AsyncFor)) else None
-    return end is not None and ((end, scope) in _counted_draws(project) or _follows_data(project, end, scope))
+    return end is not None and ((end, scope) in counted_draws(project) or _follows_data(project, end, scope))
 
 
 def _limit(scope: Scope, node: ast.expr | ast.stmt, bound: str) -> StepLimit:

@@ -14,9 +14,10 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
+from ..optimizer.loop_ends import has_loader_length
 from ..optimizer.rates import rates_set
 from ..optimizer.schedules import lengths, single_process_sizes, sizes_of_steps
-from .step_limits import counts_steps, has_loader_length, line_at
+from .step_limits import counts_steps, line_at
 
 if TYPE_CHECKING:
     from .. import Project
