@@ -57,11 +57,8 @@ def members_by_text(analysis: Analysis, values: Values, name: ast.expr) -> Value
     modules = [value for value in values if isinstance(value, LocalModule)]
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
         return frozenset().union(*(analysis.members(module, name.value) for module in modules))
-    found: Values = frozenset()
-    for module in modules:
-        for inner in _names_of(analysis, module.scope):
-            found |= analysis.evaluate(ast.Name(inner, ast.Load()), module.scope)
-    return frozenset(value for value in found if isinstance(value, (LocalClass, LocalFunction)))
+    named = [analysis.members(module, inner) for module in modules for inner in _names_of(analysis, module.scope)]
+    return frozenset(value for values in named for value in values if isinstance(value, (LocalClass, LocalFunction)))
 
 
 def _names_of(analysis: Analysis, module: Scope) -> list[str]:
