@@ -64,7 +64,7 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
     for path in project.paths:
         frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
         place = _place_in(analysis, model, frame) if frame is not None else None
-        if frame is None or place is None:
+        if place is None:
             return f"{variable} is set in several functions, and no function of the training comes after all of them"
         found[place] = None
     return list(found)
@@ -87,10 +87,6 @@ def _makes(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     return any(getattr(run.node, "name", "") == "__init__" for run in analysis.functions_called(call, scope))
 
 
-def _training_in(frame: Frame) -> ast.stmt:
-    return frame.scope.source.statement(frame.loops[-1] if frame.loops else frame.node)
-
-
 def _bindings(variable: Variable) -> list[Binding]:
     return [] if variable.is_attribute else variable.scope.bindings.get(variable.name, [])
 
@@ -109,7 +105,7 @@ def _attribute(variable: Variable, scope: Scope) -> ast.Attribute:
 
 def _place_in(analysis: Analysis, model: Model, frame: Frame) -> Place | None:
     source, variable = frame.scope.source, model.variable
-    statement = _training_in(frame)
+    statement = source.statement(frame.loops[-1] if frame.loops else frame.node)
     if not variable.is_attribute:
         return source, statement, variable.name
     if not model.is_container and first_alias(analysis, variable, frame.scope) < statement.lineno:
