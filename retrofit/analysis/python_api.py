@@ -10,7 +10,8 @@ GROWS_LIST = frozenset({"append", "extend", "insert"})
 REMOVES = frozenset({"remove", "discard", "pop"})
 EMPTIES = frozenset({"clear", "reset"})
 # Functions and methods that give an object and take it out, or go one further, so that the next call gives another.
-TAKES_OUT = frozenset({"pop", "popleft", "popitem", "get_nowait", "heappop", "heappushpop", "heapreplace", "next"})
+POPS = frozenset({"pop", "popleft"})  # of lists and queues
+TAKES_OUT = POPS | {"popitem", "get_nowait", "heappop", "heappushpop", "heapreplace", "next"}
 SORTS_IN_PLACE = frozenset({"sort", "reverse"})
 # Methods that give one object of a container by its key, all objects, or any of that.
 LOOKS_UP = frozenset({"get", "pop", "setdefault"})

@@ -15,7 +15,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
+from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, POPS
 from retrofit.analysis.scopes import Scope, place_of
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.data.batch_values import BATCH
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 KEEPS = (ADDS_ONE | ADDS_ALL) - {"put", "put_nowait"}  # a queue of threads gives each batch once
 EMPTY = ast.List([], ast.Load())
-TAKES_OUT = frozenset({"pop", "popleft"})
 Step = Callable[[Analysis, Origin], Iterable[Origin]]
 NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
 
@@ -85,7 +84,7 @@ def _adds(call: ast.Call) -> bool:
 def _with_stored(analysis: Analysis, origin: Origin) -> Iterable[Origin]:
     """Return what an expression is computed from, also what was put into lists, but for the next one of a queue."""
     node = origin.node
-    is_taken = isinstance(node, ast.Call) and last_name(node) in TAKES_OUT
+    is_taken = isinstance(node, ast.Call) and last_name(node) in POPS
     if is_taken and all(isinstance(place, ast.Constant) for place in node.args):  # type: ignore[union-attr]
         return []
     return inputs(analysis, origin, stored=True)
@@ -94,7 +93,7 @@ def _with_stored(analysis: Analysis, origin: Origin) -> Iterable[Origin]:
 def _without_picks(analysis: Analysis, origin: Origin) -> list[Origin]:
     """Return what an expression is computed from; nothing for objects of a list that are taken out, or at random."""
     node, scope = origin.node, origin.scope
-    if isinstance(node, ast.Call) and (analysis.called(node, scope) & CHOOSING or last_name(node) in TAKES_OUT):
+    if isinstance(node, ast.Call) and (analysis.called(node, scope) & CHOOSING or last_name(node) in POPS):
         return []
     if isinstance(node, ast.Subscript) and any(
         isinstance(part.node, ast.Call) and analysis.called(part.node, part.scope) & DRAWS
@@ -130,9 +129,10 @@ def _outlives_turn(project: Project, write: Write, loop: LoopNode) -> bool:
         reader = project.analysis.scope_at(source, name)
         if (found := reader.find(name.id)) is None or found[0] is not scope:
             continue
+        if reader is not scope:
+            return True
         is_rest = place_of(name) > place_of(write.node) and loop in source.ancestors(name)
-        is_live = reader is not scope or any(b.node is write.node for b in live_bindings(name, scope)[1])
-        if is_live and (reader is not scope or not is_rest):
+        if not is_rest and any(binding.node is write.node for binding in live_bindings(name, scope)[1]):
             return True
     return False
 
