@@ -12,9 +12,7 @@ from functools import partial
 from typing import Union
 
 from retrofit.analysis.calls import CallSite, default_of, last_name
-from retrofit.analysis.edits import block_of
-from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.flow.branches import exits_before, is_in_body
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
 from retrofit.analysis.flow.reachability import known_scopes
@@ -211,20 +209,12 @@ def _is_passed_by(frame: Frame, sites: list[CallSite]) -> bool:
             truth = truth_in_call(frame.scope, sites, outer.test)
             if truth is not None and truth is not is_in_body(outer, inner):
                 return True
-        if any(truth_in_call(frame.scope, sites, test) for test in _ends_before(frame.scope.source, inner)):
+        if any(truth_in_call(frame.scope, sites, test) for test in exits_before(frame.scope.source, inner)):
             return True
         if outer is function:
             return False
         inner = outer
     return False
-
-
-def _ends_before(source: Source, node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the tests of `if test: return` before a statement, in its own block."""
-    block = block_of(source, node) if isinstance(node, ast.stmt) else []
-    for earlier in itertools.takewhile(lambda statement: statement is not node, block):
-        if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Raise)):
-            yield earlier.test
 
 
 def truth_in_call(scope: Scope, sites: list[CallSite], test: ast.expr) -> bool | None:

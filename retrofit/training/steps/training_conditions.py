@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import block_of
-from retrofit.analysis.flow.branches import is_in_body
+from retrofit.analysis.flow.branches import exits_before, is_in_body
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 
@@ -99,11 +99,8 @@ class _Conditions:
         for outer in frame.scope.source.ancestors(frame.node):
             if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
                 self._add(outer.test, is_in_body(outer, inner))
-            for earlier in block_of(frame.scope.source, inner) if isinstance(inner, ast.stmt) else ():
-                if earlier is inner:
-                    break
-                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], EXITS):
-                    self._add(earlier.test, False)
+            for test in exits_before(frame.scope.source, inner, EXITS):
+                self._add(test, False)
             if outer is frame.scope.node:
                 break
             inner = outer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import block_of
+from retrofit.analysis.flow.branches import exits_before
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -219,7 +219,7 @@ def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[t
         inner: ast.AST = place
         for outer in where.source.ancestors(place):
             is_last = outer is where.node or outer in project.batch_values.loops
-            tests = list(_exits(where, inner)) if isinstance(inner, ast.stmt) else []
+            tests = list(exits_before(where.source, inner, (ast.Return, ast.Continue, ast.Break)))
             if not is_last and isinstance(outer, (ast.If, ast.IfExp, ast.While)) and inner is not outer.test:
                 tests.append(outer.test)
             if not is_last and isinstance(outer, COMPREHENSIONS) and not isinstance(inner, ast.comprehension):
@@ -247,15 +247,6 @@ def _iterables(loop: ast.AST) -> list[ast.expr]:
     if isinstance(loop, (ast.For, ast.AsyncFor)):
         return [loop.iter]
     return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
-
-
-def _exits(scope: Scope, statement: ast.stmt) -> Iterator[ast.expr]:
-    """Yield the tests of `if test: return` and the like before a statement, in its own block."""
-    for earlier in block_of(scope.source, statement):
-        if earlier is statement:
-            return
-        if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Return, ast.Continue, ast.Break)):
-            yield earlier.test
 
 
 def is_made_global(project: Project, node: ast.expr, scope: Scope) -> bool:
