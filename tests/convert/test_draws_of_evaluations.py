@@ -64,6 +64,11 @@ DRAWN = {
     "noise of the training, not switched off": (
         "nn.Identity()", "h = h + torch.randn_like(h) if self.training else h", ON,
     ),
+    "noise after a return of another branch": (
+        "nn.Identity()",
+        "if len(h) > 99:\n            if not self.training: return h\n        h = h + torch.randn_like(h)",
+        OFF,
+    ),
     "an encoder, not switched off": ("nn.TransformerEncoderLayer(16, 2)", "h = self.c(h[None])[0]", ON),
 }  # fmt: skip
 NOT_DRAWN = {
@@ -72,6 +77,11 @@ NOT_DRAWN = {
     "a layer, switched off": ("nn.Dropout(0.5)", "h = self.c(h)", OFF),
     "a rate of zero": ("nn.Identity()", "h = F.dropout(h, 0.0)", OFF),
     "no dropout": ("nn.Identity()", "h = self.c(h)", ON),
+    "noise after a return": (
+        "nn.Identity()",
+        "if not self.training: return h\n        h = h + torch.randn_like(h)",
+        OFF,
+    ),
     "noise of the training": ("nn.Identity()", "h = h + torch.randn_like(h) if self.training else h", OFF),
 }
 

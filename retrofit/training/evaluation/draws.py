@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope, own_nodes, place_of
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result
 from retrofit.training.torch_api.modules import DROPOUT, DROPOUT_FUNCTIONS, TRAINING_MODES, WITH_DROPOUT
@@ -15,6 +15,7 @@ from retrofit.training.torch_api.randomness import DRAWS_IN_PLACE
 
 from ..data.seeds import draws
 from ..model.layers import builders
+from ..model.modules import only_in_training
 from .mode import is_in_evaluation_mode
 
 
@@ -28,7 +29,7 @@ def draws_in_evaluation(
     is_off = is_in_evaluation_mode(analysis, runs_model or evaluating, scope)
     calls = [node for node in walk(evaluating) if isinstance(node, ast.Call)]
     for place in (place for call in calls for place in calls_within(analysis, call, scope)):
-        if _is_draw(analysis, *place) and not (is_off and _is_of_training(*place)):
+        if _is_draw(analysis, *place) and not (is_off and only_in_training(*place, _is_mode)):
             return True
         if _drops(analysis, *place, is_off):
             return True
@@ -48,8 +49,7 @@ def _drops(analysis: Analysis, call: ast.Call, scope: Scope, is_off: bool) -> bo
     training = argument_for(call, ["input", "p", "training"], "training")
     if training is None or isinstance(training, ast.Constant):
         return training is None or bool(training.value)
-    name = training.attr if isinstance(training, ast.Attribute) else getattr(training, "id", "")
-    return not is_off or name not in TRAINING_MODES
+    return not is_off or not _is_mode(training)
 
 
 def _has_dropout(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
@@ -66,25 +66,6 @@ def _is_draw(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     return draws(analysis, call, scope)
 
 
-def _is_of_training(call: ast.Call, scope: Scope) -> bool:
-    """Return whether tests of `training` leave a call out in evaluation mode, around it or by a return before it."""
-    node: ast.AST = call
-    parents = scope.source.parents
-    while (parent := parents.get(node)) is not None and node is not scope.node:
-        if isinstance(parent, (ast.If, ast.IfExp)) and node is not parent.test:
-            is_in_body = node is parent.body or (isinstance(parent.body, list) and node in parent.body)
-            if _needs_training(parent.test, is_in_body):
-                return True
-        node = parent
-    earlier = (part for part in own_nodes(scope.node) if isinstance(part, ast.If) and place_of(part) < place_of(call))
-    return any(isinstance(part.body[-1], ast.Return) and _needs_training(part.test, False) for part in earlier)
-
-
-def _needs_training(test: ast.expr, value: bool) -> bool:
-    """Return whether a test can have this value in training alone: `self.training and p > 0` if it is to be true."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _needs_training(test.operand, not value)
-    if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) == value and any(_needs_training(part, value) for part in test.values)
-    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
-    return value and name in TRAINING_MODES
+def _is_mode(test: ast.expr) -> bool:
+    """Return whether a test is of the mode of a model, by its name: `self.training`, `is_train`."""
+    return isinstance(test, (ast.Name, ast.Attribute)) and last_name(test) in TRAINING_MODES

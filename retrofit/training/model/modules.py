@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.branches import exits_before, is_in_body
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Binding, Scope
@@ -95,15 +95,22 @@ def _container_of(analysis: Analysis, binding: Binding, scope: Scope) -> ast.exp
     return next((part for part in parts if analysis.named(part, scope) & MODULE_CONTAINERS), None)
 
 
-def only_in_training(node: ast.AST, scope: Scope) -> bool:
-    """Return whether a module comes to a node while it trains alone: under `if self.training`, or after its exit."""
+def only_in_training(
+    node: ast.AST, scope: Scope, is_mode: Callable[[ast.expr], bool] = lambda test: ast.unparse(test) == "self.training"
+) -> bool:
+    """Return whether a module comes to a node while it trains alone: under `if self.training`, or after its exit.
+
+    `is_mode` says of a test whether it is true while the module trains, and false otherwise.
+    """
     inner = node
     for outer in scope.source.ancestors(node):
-        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            body = outer.body if isinstance(outer.body, list) else [outer.body]
-            if _implies_training(outer.test, inner in body):
-                return True
-        if isinstance(inner, ast.stmt) and any(_leaves(part) for part in _before(scope, inner)):
+        if (
+            isinstance(outer, (ast.If, ast.IfExp))
+            and inner is not outer.test
+            and _implies_training(outer.test, is_in_body(outer, inner), is_mode)
+        ):
+            return True
+        if any(_implies_training(test, False, is_mode) for test in exits_before(scope.source, inner)):
             return True
         if outer is scope.node:
             return False
@@ -111,21 +118,10 @@ def only_in_training(node: ast.AST, scope: Scope) -> bool:
     return False
 
 
-def _before(scope: Scope, statement: ast.stmt) -> list[ast.stmt]:
-    block = block_of(scope.source, statement)
-    return block[: block.index(statement)]
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    """Return whether a module that does not train leaves its method here: `if not self.training: return x`."""
-    is_exit = isinstance(statement, ast.If) and isinstance(statement.body[-1], (ast.Return, ast.Raise))
-    return is_exit and _implies_training(statement.test, False)  # type: ignore[attr-defined]
-
-
-def _implies_training(test: ast.expr, value: bool) -> bool:
+def _implies_training(test: ast.expr, value: bool, is_mode: Callable[[ast.expr], bool]) -> bool:
     """Return whether a module trains where a test has a value."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _implies_training(test.operand, not value)
+        return _implies_training(test.operand, not value, is_mode)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if value else ast.Or):
-        return any(_implies_training(part, value) for part in test.values)
-    return value and ast.unparse(test) == "self.training"
+        return any(_implies_training(part, value, is_mode) for part in test.values)
+    return value and is_mode(test)
