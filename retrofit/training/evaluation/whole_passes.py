@@ -16,7 +16,7 @@ from ..data.next_calls import PEEK, Use
 from ..data.shapes import is_about_shape
 from ..data.shards import is_sharded
 from ..files.guards import runs_on_one
-from .kept_batches import is_handed_on, keeps_for_training, may_step, steps
+from .training_passes import is_handed_on, keeps_for_training, may_step, steps
 
 if TYPE_CHECKING:
     from retrofit.training import Project
