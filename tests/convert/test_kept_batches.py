@@ -121,3 +121,157 @@ def test_batches_of_a_sampler_of_torch_are_not_kept(tmp_path: Path) -> None:
     sampler = "torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(data), 18, True)"
     result = conversion(tmp_path, script(STEPS["rows by their labels"], f"DataLoader(data, batch_sampler={sampler})"))
     assert result.refusals
+
+
+EPISODES_OF_CLASSES = """\
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+SHOT, QUERY = 2, 4
+
+
+class Classes(Dataset):
+    def __init__(self):
+        self.samples = torch.randn(9, SHOT + QUERY, 6)
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, number):
+        return self.samples[number], number
+
+
+class Episodes:
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        for _ in range(8):
+            yield torch.randperm(9)[:5]
+
+
+class Relations(nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.query = way, -1
+        self.features, self.relation = nn.Linear(6, 8), nn.Linear(16, 1)
+
+    def scores(self, x):
+        z = self.features(x.contiguous().view(self.way * (SHOT + self.query), -1)).tanh()
+        z = z.view(self.way, SHOT + self.query, -1)
+        centers = z[:, :SHOT].mean(1)
+        query = z[:, SHOT:].contiguous().view(self.way * self.query, -1)
+        left = centers.unsqueeze(0).repeat(len(query), 1, 1)
+        right = query.unsqueeze(1).repeat(1, self.way, 1)
+        return self.relation(torch.cat((left, right), 2).view(-1, 16)).view(-1, self.way)
+
+    def forward(self, x):
+        return self.features(x)
+
+    def loss(self, x):
+        y = torch.arange(self.way).repeat_interleave(self.query)
+        return F.cross_entropy(self.scores(x), y)
+
+    def run(self, loader, optimizer):
+        total = 0
+        for number, (x, _) in enumerate(loader):
+            self.query, self.way = x.size(1) - SHOT, x.size(0)
+            optimizer.zero_grad()
+            loss = self.loss(x)
+            loss.backward()
+            optimizer.step()
+            total = total + loss.item()
+            print(f"{number} {total / (number + 1):.5f}")
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def run(self, loader, optimizer):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(self(x), y)
+            loss.backward()
+            optimizer.step()
+            print(f"{loss.item():.5f}")
+
+
+torch.manual_seed(0)
+if sys.argv[1:] == ["plain"]:
+    loader = DataLoader(TensorDataset(torch.randn(30, 6), torch.arange(30) % 4), 6)
+    model = Plain()
+else:
+    loader = DataLoader(Classes(), batch_sampler=Episodes())
+    model = Relations(5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    model.run(loader, optimizer)
+"""
+
+
+def test_episodes_of_classes_stay_whole(tmp_path: Path) -> None:
+    assert "loader = rd.distribute_loader(loader, keep_batches=True)" in converted(tmp_path, EPISODES_OF_CLASSES)
+
+
+BUCKETS = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+
+class Buckets(Sampler):
+    def __init__(self, lengths):
+        self.order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+
+    def __iter__(self):
+        for start in range(0, len(self.order), 8):
+            yield self.order[start : start + 8]
+
+    def __len__(self):
+        return len(self.order) // 8
+
+
+class Attention(nn.Module):
+    def __init__(self, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.embed, self.qkv, self.out = nn.Embedding(20, 8), nn.Linear(8, 24), nn.Linear(8, 4)
+
+    def forward(self, x, mask):
+        batch, length = x.shape
+        q, k, v = self.qkv(self.embed(x)).chunk(3, dim=-1)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (q, k, v))
+        scores = q @ k.transpose(-2, -1) / 2
+        scores = scores.masked_fill(~mask[:, None, None, :].expand(batch, 1, length, length), -1e9)
+        z = (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, -1)
+        return self.out(z.mean(1))
+
+
+torch.manual_seed(0)
+lengths = torch.randint(2, 9, (40,))
+data = TensorDataset(torch.randint(0, 20, (40, 8)), lengths, torch.randint(0, 4, (40,)))
+loader = DataLoader(data, batch_sampler=Buckets(lengths.tolist()))
+model = Attention()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, lengths, y in loader:
+    x = x[:, : lengths.max()]
+    mask = torch.arange(x.size(1)).unsqueeze(0).repeat(x.size(0), 1) < lengths.unsqueeze(1)
+    loss = F.cross_entropy(model(x, mask), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_batches_of_similar_lengths_are_split(tmp_path: Path) -> None:
+    assert "loader = rd.distribute_loader(loader)" in converted(tmp_path, BUCKETS)

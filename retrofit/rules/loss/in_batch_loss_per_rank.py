@@ -11,7 +11,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.comparisons.comparisons import comparisons
 from retrofit.training.losses.gathering.gathered import gathering
-from retrofit.training.losses.gathering.kept_batches import keeps_batches
+from retrofit.training.losses.gathering.kept_batches import has_only_kept_batches
 from retrofit.training.losses.rows.sequences_of_samples import sequences_of_samples
 from retrofit.training.torch_api.losses import RETURN_LOSS
 
@@ -158,7 +158,7 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
-    if keeps_batches(project):
+    if has_only_kept_batches(project):
         return  # each rank compares the samples of a batch that the script has composed
     yield from _losses_of_libraries(project)
     for call, scope, batch in sequences_of_samples(project):

@@ -11,7 +11,7 @@ from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
-from retrofit.training.losses.gathering.kept_batches import keeps_batches
+from retrofit.training.losses.gathering.kept_batches import has_only_kept_batches
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.reductions.coupling import IN_MODEL, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
@@ -132,7 +132,7 @@ def find(project: Project) -> Iterator[Finding]:
         else:
             help_text = HELP_MODEL if coupling.reason == IN_MODEL else HELP_WHOLE
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=help_text)
-    if keeps_batches(project):
+    if has_only_kept_batches(project):
         return
     for call, scope, name in layers_over_samples(project):
         message = f"the {name} runs over the samples of this process's batch, which it takes for one sequence"

@@ -43,9 +43,9 @@ class Gathering:
 
 def gathering(project: Project) -> Gathering:
     """Return what has to be gathered for the comparisons of samples, if all that follows is that of one process."""
-    from .kept_batches import keeps_batches
+    from .kept_batches import has_only_kept_batches
 
-    return Gathering() if keeps_batches(project) else gathering_of_parts(project)
+    return Gathering() if has_only_kept_batches(project) else gathering_of_parts(project)
 
 
 def gathering_of_parts(project: Project) -> Gathering:

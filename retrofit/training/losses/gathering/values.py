@@ -35,6 +35,7 @@ ROWS = frozenset({PLAIN, VIEWS, PARTS})
 SOME_ROWS = "some of the rows are chosen"
 ONE_ROW = "one row is taken out"
 RESHAPED = "rows are reshaped in a way that is not followed"
+SIZE_IN_ROWS = "the number of samples goes into single rows"
 Path = tuple[object, ...]
 
 
@@ -62,7 +63,7 @@ def join(values: Iterable[Value]) -> Value:
         return unclear
     rows = kinds & ROWS
     if rows and SIZE in kinds:
-        return other("the number of samples goes into single rows")
+        return other(SIZE_IN_ROWS)
     if len(rows - {PLAIN}) > 1:
         return other("rows in different orders meet")
     if rows:

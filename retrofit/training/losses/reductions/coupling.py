@@ -121,11 +121,11 @@ def _order(coupling: Coupling) -> tuple[str, int, int]:
 
 
 def _find(project: Project) -> Iterator[Coupling]:
-    from ..gathering.kept_batches import keeps_batches
+    from ..gathering.kept_batches import has_only_kept_batches
 
     reader = reader_of(project)
     seen: set[ast.AST] = set()
-    for path in [] if keeps_batches(project) else project.paths:
+    for path in [] if has_only_kept_batches(project) else project.paths:
         call, scope = path.frames[0].node, path.frames[0].scope
         assert isinstance(call, ast.Call)
         if is_of_all(project.analysis, project.distribution, path):
