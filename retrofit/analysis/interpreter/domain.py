@@ -25,6 +25,9 @@ class Domain(Protocol):
     def taken_apart(self, drawn: ast.expr, scope: Scope, flow: Flow) -> Flow:
         """Return what an iteration gives, as that which the loop takes apart where it does."""
 
+    def made_of_each(self, node: ast.expr, scope: Scope, drawn: Flow) -> Flow | None:
+        """Return what a comprehension makes that goes through `drawn` last, None where its elements say it."""
+
     def is_batch_loop(self, loop: ast.AST) -> bool:
         """Return whether each turn of a loop is about another batch."""
 

@@ -240,9 +240,10 @@ class Expressions:
         return self._comprehension(node, [node.value])
 
     def _comprehension(self, node: ast.expr, parts: list[ast.expr]) -> Flow:
-        unsure = 0
+        unsure, whole = 0, None
         for generator in node.generators:  # type: ignore[attr-defined]
             drawn = self.of(generator.iter)
+            whole = self.run.domain.made_of_each(node, self.run.scope, drawn)
             self.run.bind(generator.target, self.run.turn(generator.iter, drawn))
             tests = [(test, self.whole(self.of(test))) for test in generator.ifs]
             unsure += sum([self.run.parts(generator.iter, drawn), *(self.run.parts(*test) for test in tests)])
@@ -253,7 +254,7 @@ class Expressions:
             flow = mixed([self.whole(self.of(generator.iter)) for generator in node.generators])  # type: ignore[attr-defined]
         self.run.memory.put(frozenset([cell]), None, flow)
         self.run.frame.unsure -= bool(unsure)
-        return Flow(cells=frozenset([cell]))
+        return whole or Flow(cells=frozenset([cell]))
 
     def _joinedstr(self, node: ast.JoinedStr) -> Flow:
         return mixed([self.whole(self.of(part)) for part in node.values])

@@ -75,8 +75,8 @@ def own_part(batch: Any) -> Any:
 def whole_batches(batches: Any) -> Any:
     """Return batches that every rank uses whole: what draws and splits those of a training leaves these as they are.
 
-    `batches`: a generator of the script that both use, for an evaluation, or a function that gives one batch. Every
-    rank must use it as often as the others, where it draws random numbers.
+    `batches`: a generator of the script that both use, for an evaluation, or a function that gives one batch, or that
+    evaluates. Every rank must use it as often as the others, where it draws random numbers.
     """
     if is_distributed() and callable(batches):
         return lambda *args, **kwargs: next(_made_whole(batches(*args, **kwargs) for _ in range(1)))
@@ -87,11 +87,13 @@ def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
     global _is_whole
     drawing, end = (tuple(b) if isinstance(b, Iterator) else b for b in chain.from_iterable([batches])), object()
     while True:  # no part of a batch, nor iter(batches), draws before or later
-        before, _is_whole = _is_whole, True
+        before, _is_whole, in_use = _is_whole, True, dict(batches_in_use)
+        batches_in_use.clear()  # a training's, which may still need them later
         try:
             batch = next(drawing, end)
         finally:
             _is_whole = before
+            batches_in_use.update(in_use)
         if batch is end:
             return
         yield batch
@@ -145,8 +147,7 @@ def _taken(batch: Any, frame: FrameType) -> Any:
     length = max(own, 1)
     _full[line] = max(_full.get(line, 0), length)
     _forget_unused(line)
-    _times_taken += 1
-    _taken_at[line] = _times_taken
+    _taken_at[line] = _times_taken = _times_taken + 1
     batches_in_use[line] = Batch(length, _full[line], own * get_world_size() / total, of_ranks)
     begin_step(f"batch {_times_taken}")
     return tuple(_rows(part, total) for part in batch) if isinstance(batch, tuple) else _rows(batch, total)
@@ -171,8 +172,6 @@ def _forget_unused(line: Line) -> None:
 def _rows(part: Any, total: int) -> Any:
     rank = get_rank()
     rows = slice(rank, None, get_world_size()) if rank < total else slice(rank % total, rank % total + 1)
-    if not isinstance(part, torch.Tensor):
+    if not (isinstance(part, torch.Tensor) and part.requires_grad and part.is_leaf):
         return rows_of(part, rows)
-    needs_gradient = part.requires_grad and part.is_leaf
-    own = part.detach()[rows].clone() if needs_gradient else rows_of(part, rows)
-    return own.requires_grad_() if needs_gradient else own
+    return part.detach()[rows].clone().requires_grad_()

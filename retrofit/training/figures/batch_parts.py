@@ -9,9 +9,12 @@ import ast
 from collections.abc import Container, Iterator
 
 from retrofit.analysis.calls import CallSite, given_parameters, last_name
+from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
+
+from .. import Project
 
 MOST_CALLS = 3  # within one another, through which a batch is followed
 OF_TENSORS = frozenset({"shape", "size", "dim", "ndim", "view", "reshape", "mean", "sum"})
@@ -24,6 +27,19 @@ def has_parts(analysis: Analysis, drawn: ast.expr, scope: Scope, models: Contain
         return False
     found = list(_uses(analysis, target, scope, models, MOST_CALLS))
     return bool(found) and all(found)
+
+
+def has_entry_per_row(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a comprehension has an entry for each row of what the script draws: [data[i] for i in rows]."""
+    if not isinstance(node, ast.ListComp) or len(node.generators) > 1 or node.generators[0].ifs:
+        return False
+
+    def through(origin: Origin) -> list[Origin] | None:
+        is_chosen = isinstance(origin.node, ast.Subscript) and not origin.keys  # data[rows], in the order of the rows
+        return [*sources(project.analysis, origin), origin.to(origin.node.slice)] if is_chosen else None
+
+    found = origins(project.analysis, [Origin(node.generators[0].iter, scope)], through)
+    return any(origin.node in project.draws.nodes and not origin.keys for origin in found)
 
 
 def is_gone_through(drawn: ast.expr, scope: Scope) -> bool:

@@ -46,7 +46,7 @@ from ..optimizer.rates import is_rate_of_group
 from ..optimizer.schedules import rate_terms
 from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
-from .batch_parts import has_parts, is_gone_through
+from .batch_parts import has_entry_per_row, has_parts, is_gone_through
 from .calls import Calls, made_of
 from .decisions import decides
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
@@ -141,6 +141,9 @@ class TorchDomain:
             return replace(flow, parts=(flow.parts[0], self.taken_apart(drawn, scope, flow.parts[1])))
         is_batch = flow.kind == BATCH and flow.place is None and not flow.parts
         return replace(flow, kind=WHOLE) if is_batch and has_parts(self.analysis, drawn, scope, self.models) else flow
+
+    def made_of_each(self, node: ast.expr, scope: Scope, drawn: Flow) -> Flow | None:
+        return Flow(BATCH) if drawn.kind == BATCH and has_entry_per_row(self.project, node, scope) else None
 
     def is_batch_loop(self, loop: ast.AST) -> bool:
         return loop in self.batch_loops

@@ -61,8 +61,7 @@ def find_draws(project: Project) -> Draws:
         if not search.batches and not search.split and not search.problems:
             _note_call(found, project, path)
     places = [*((draw.node, draw.scope) for draw in found.batches.values()), *found.split.items()]
-    in_order = [(draw.node, draw.scope) for draw in found.batches.values() if draw.kind in (SLICE, PARTS)]
-    found.batches, apart, evaluated = kept_whole(project, found.batches, in_order, followed)
+    found.batches, apart, evaluated = kept_whole(project, found.batches, places, followed)
     found.whole = {**dict(evaluated_whole(project, places, followed)), **apart}
     for call, scope in evaluated.items():
         text = f"{ast.unparse(call)} gives an evaluation its batches, too, of which each process would have a part"

@@ -1,4 +1,4 @@
-"""Evaluations that use a generator, or a function, which takes a rank's part of the batches of the training."""
+"""Evaluations by a generator, or a function, which takes a rank's part of the batches in the training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
@@ -15,12 +16,12 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.runtime import WHOLE_BATCHES
 
-from ...loops import Frame, loops_around
+from ...loops import Frame, calls_without_training, loops_around
 from ...model.gradients import enters_evaluation
+from .draw import PARTS, SLICE, Draw
 
 if TYPE_CHECKING:
     from ... import Project
-    from .draw import Draw
 
 Place = tuple[ast.expr, Scope]
 Calls = dict[ast.Call, Scope]
@@ -56,19 +57,47 @@ def kept_whole(
 ) -> tuple[dict[ast.expr, Draw], Calls, Calls]:
     """Return the batches of a training without the sizes of evaluations, the calls of these that can be kept whole.
 
-    Then the other calls, next to which a size of the batch is read that may be the training's.
+    Then the other calls, next to which a size of the batch is read that may be the training's. `drawn`: all draws.
     """
-    calls = dict(_evaluated_in_part(project, drawn, followed))
-    loops = {next(loops_around(scope, call), None) for call, scope in calls.items()}
+    in_order = [place for place in drawn if place[0] in batches and batches[place[0]].kind in (SLICE, PARTS)]
+    calls = dict(_evaluated_in_part(project, in_order, followed))
+    loops: set[ast.AST | None] = {next(loops_around(scope, call), None) for call, scope in calls.items()}
+    silent = dict(_run_without_training(project, drawn))
+    only, both = _given_to(project, silent)
+    calls |= silent
     training = {loop for path in project.paths for loop, _ in path.loops}
     kept, mixed = {}, set()
     for node, draw in batches.items():
         around = {size: set(scope.source.ancestors(size)) for size, scope in draw.sizes}
-        sizes = [(size, scope) for size, scope in draw.sizes if loops.isdisjoint(around[size])]
+        sizes = [(size, s) for size, s in draw.sizes if size not in only and loops.isdisjoint(around[size])]
+        mixed |= {s for size, s in sizes if size in both}
         mixed |= {s for size, s in sizes if size not in project.nodes_in_batches and around[size].isdisjoint(training)}
         kept[node] = replace(draw, sizes=tuple(sizes))
     unclear = {call: scope for call, scope in calls.items() if scope in mixed}
     return kept, {call: scope for call, scope in calls.items() if call not in unclear}, unclear
+
+
+def _run_without_training(project: Project, drawn: list[Place]) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls that evaluate, of functions with these draws that train in other calls: `run(x, train=False)`."""
+    silent = calls_without_training(project.analysis, project.paths)
+    for place in drawn:
+        for call, scope in call_chains(project.analysis, *place):
+            if isinstance(call, ast.Call) and call in silent:
+                yield call, scope
+
+
+def _given_to(project: Project, silent: Calls) -> tuple[set[ast.AST], set[ast.AST]]:
+    """Return what only these calls are given, and what they and other calls of the same functions are."""
+
+    def given(call: ast.Call, scope: Scope) -> set[ast.AST]:
+        parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return {origin.node for part in parts for origin in computed_from(project.analysis, part, scope)}
+
+    of_silent = {node for place in silent.items() for node in given(*place)}
+    functions = {function for place in silent.items() for function in project.analysis.functions_called(*place)}
+    sites = [site for function in functions for site in project.analysis.callers(function.node)]
+    of_others = {node for site in sites if site.call not in silent for node in given(site.call, site.scope)}
+    return of_silent - of_others, of_silent & of_others
 
 
 def _evaluated_in_part(
