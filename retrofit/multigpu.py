@@ -3739,10 +3739,10 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
             del layer.forward
 
 
-def waiting_layers(module: nn.Module) -> list[nn.Module]:
-    """Return the BatchNorm layers whose forward waits for the other ranks."""
+def waiting_layers(module: nn.Module, always: bool = False) -> list[nn.Module]:
+    """Return the BatchNorm layers whose forward waits for the other ranks; `always`: or would in training mode."""
     kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm, SyncThroughForward)
-    return [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
+    return [layer for layer in module.modules() if isinstance(layer, kinds) and (layer.training or always)]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -3764,11 +3764,11 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     if not is_distributed():
         return function(model, *args, **kwargs)
     module = unwrap_model(model)
-    waiting = waiting_layers(module)
+    layers = [(layer, type(layer), layer.training) for layer in waiting_layers(module, always=True)]
     hooks = [(part._forward_hooks, key) for part in module.modules() for key in part._forward_hooks]
     guards = [(held, key, held.pop(key)) for held, key in hooks if isinstance(held[key], RefuseBypass)]
-    for layer in waiting:
-        layer.training = False
+    for layer, kind, _ in layers:  # of which torch.jit.script reads the class
+        layer.training, layer.__class__ = False, getattr(layer, "replaced", kind)
     try:
         with ExitStack() as stack:
             for context in running_alone:
@@ -3776,8 +3776,8 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
             stack.enter_context(running_forward())
             return function(module, *args, **kwargs)
     finally:
-        for layer in waiting:
-            layer.training = True
+        for layer, kind, is_training in layers:
+            layer.training, layer.__class__ = is_training, kind
         for held, key, hook in guards:  # torch.jit.script takes none
             held[key] = hook
 
@@ -4741,4 +4741,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5b3244a645f9e16360a3fb36c975fe546123c9b87de1833a6b67a22863503f6c
+# Unchanged while the text above has the SHA-256 2e7b0e10d5fbb51568277c028f3cf2113ea82ab65c621467d5b38b568dc98f90

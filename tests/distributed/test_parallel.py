@@ -339,16 +339,20 @@ def run_on_one_rank():
     model(torch.randn(4, 2)).sum().backward()
 
 
-def script_on_one_rank():
-    model = DDPWrapper(nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+def script_on_one_rank(is_training):
+    model = DDPWrapper(convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Tanh())))
+    layer = unwrap_model(model)[1].train(is_training)
+    kind = type(layer)
     if get_rank() == 0:
         assert run_alone(torch.jit.script, model)(torch.randn(4, 2)).shape == (4, 3)
+    assert type(layer) is kind is not nn.BatchNorm1d and layer.training == is_training
     with pytest.raises(RuntimeError, match="ran in training outside"):
         unwrap_model(model)(torch.randn(4, 2)).sum().backward()
 
 
-def test_one_rank_may_compile_a_model_to_a_file(ranks):
-    ranks(2).run(script_on_one_rank, timeout_s=120.0)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_one_rank_may_compile_a_model_to_a_file(ranks, is_training):
+    ranks(2).run(script_on_one_rank, is_training, timeout_s=120.0)
 
 
 def test_one_rank_may_run_a_model_for_a_summary(ranks):

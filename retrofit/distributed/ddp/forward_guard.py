@@ -33,11 +33,11 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     if not is_distributed():
         return function(model, *args, **kwargs)
     module = unwrap_model(model)
-    waiting = waiting_layers(module)
+    layers = [(layer, type(layer), layer.training) for layer in waiting_layers(module, always=True)]
     hooks = [(part._forward_hooks, key) for part in module.modules() for key in part._forward_hooks]
     guards = [(held, key, held.pop(key)) for held, key in hooks if isinstance(held[key], RefuseBypass)]
-    for layer in waiting:
-        layer.training = False
+    for layer, kind, _ in layers:  # of which torch.jit.script reads the class
+        layer.training, layer.__class__ = False, getattr(layer, "replaced", kind)
     try:
         with ExitStack() as stack:
             for context in running_alone:
@@ -45,8 +45,8 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
             stack.enter_context(running_forward())
             return function(module, *args, **kwargs)
     finally:
-        for layer in waiting:
-            layer.training = True
+        for layer, kind, is_training in layers:
+            layer.training, layer.__class__ = is_training, kind
         for held, key, hook in guards:  # torch.jit.script takes none
             held[key] = hook
 

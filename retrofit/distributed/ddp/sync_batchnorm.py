@@ -215,7 +215,7 @@ def own_statistics(module: nn.Module) -> Iterator[None]:
             del layer.forward
 
 
-def waiting_layers(module: nn.Module) -> list[nn.Module]:
-    """Return the BatchNorm layers whose forward waits for the other ranks."""
+def waiting_layers(module: nn.Module, always: bool = False) -> list[nn.Module]:
+    """Return the BatchNorm layers whose forward waits for the other ranks; `always`: or would in training mode."""
     kinds = (nn.SyncBatchNorm, CPUSyncBatchNorm, SyncThroughForward)
-    return [layer for layer in module.modules() if isinstance(layer, kinds) and layer.training]
+    return [layer for layer in module.modules() if isinstance(layer, kinds) and (layer.training or always)]
