@@ -35,8 +35,9 @@ def has_entry_per_row(project: Project, node: ast.expr, scope: Scope) -> bool:
         return False
 
     def through(origin: Origin) -> list[Origin] | None:
-        is_chosen = isinstance(origin.node, ast.Subscript) and not origin.keys  # data[rows], in the order of the rows
-        return [*sources(project.analysis, origin), origin.to(origin.node.slice)] if is_chosen else None
+        if not isinstance(origin.node, ast.Subscript) or origin.keys:
+            return None
+        return [*sources(project.analysis, origin), origin.to(origin.node.slice)]  # data[rows], in their order
 
     found = origins(project.analysis, [Origin(node.generators[0].iter, scope)], through)
     return any(origin.node in project.draws.nodes and not origin.keys for origin in found)
