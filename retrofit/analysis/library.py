@@ -36,6 +36,7 @@ class Library:
     starting_with_rank: Collection[str] = frozenset()  # start processes that are given their number first
     starting: Collection[str] = frozenset({"multiprocessing.Process"})  # start a process
     functional_packages: Collection[str] = frozenset()  # their functions keep nothing of what they are given
+    array_functions: Collection[str] = frozenset({"split"})  # by their own names: give parts of their arguments
     called_from_outside: Collection[str] = (
         "__init__",
         "__call__",

@@ -29,6 +29,7 @@ TORCH = Library(
     starting_with_rank=distributed.SPAWNS,
     starting=distributed.STARTS_PROCESS,
     functional_packages=tensors.ARRAY_PACKAGES,
+    array_functions=tensors.ARRAY_FUNCTIONS,
     called_from_outside=(*PYTHON.called_from_outside, *modules.CALLED_FROM_OUTSIDE),
     owning_methods=modules.PARAMETERS,
     is_replaced=is_model,

@@ -178,10 +178,45 @@ def LOSS(out, target):
     rows = out.flatten(1)
     return -(assigned(rows.detach()) * torch.log_softmax(rows, 1)).sum(1).mean()
 """
+DISTILLED = """\
+class LOSSCenter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1, 32).double())
+
+    def forward(self, out, target):
+        given = torch.cat([target, target.flip(3)]).flatten(1)
+        teacher = F.softmax((given - self.center) / 0.5, dim=-1).detach().chunk(2)
+        student = (torch.cat([out, out.flip(2)]).flatten(1) / 0.1).chunk(2)
+        loss, terms = 0, 0
+        for i, q in enumerate(teacher):
+            for p in student[:i] + student[i + 1 :]:
+                loss += torch.sum(-q * F.log_softmax(p, dim=-1), dim=-1).mean()
+                terms += 1
+        self.update(given)
+        return loss / terms
+
+    @torch.no_grad()
+    def update(self, given):
+        center = torch.sum(given, dim=0, keepdim=True) / len(given)
+        self.center = self.center * 0.9 + center * 0.1
+
+
+LOSS = LOSSCenter()
+"""
+IN_PLACE = """\
+def LOSS(out, target):
+    rows = out.flatten(1)
+    found = rows.T @ target.flatten(1)
+    found.div_(args.batch_size)
+    own = rows.T @ rows
+    own /= len(rows)
+    return torch.diagonal(found).add_(-1).pow_(2).sum() + own.pow(2).mean()
+"""
 LOSSES = {
     "flat": FLAT, "module": MODULE, "axes": AXES, "by_class": BY_CLASS, "root": ROOT, "counted": COUNTED,
     "by_sample": BY_SAMPLE, "in_loop": IN_LOOP, "centered": CENTERED, "products": PRODUCTS, "moving": MOVING,
-    "sinkhorn": SINKHORN,
+    "sinkhorn": SINKHORN, "distilled": DISTILLED, "in_place": IN_PLACE,
 }  # fmt: skip
 BLOCK = """\
 

@@ -86,6 +86,7 @@ OF_EACH = {
         "for i in range(2):\n    loss = loss + F.mse_loss(outs[i], outs[i + 1])"
     ),
     "outputs in a list": "outs = [out, model(x)]\nloss = sum(F.cross_entropy(each, y) for each in outs[1:])",
+    "some views as one": "views = [x, x.flip(1), 2 * x]\nloss = model(torch.cat(views[1:])).pow(2).mean()",
     "some of a list": "outs = [out, model(x)]\nouts = [outs[0], *outs[1:]]\nloss = F.cross_entropy(sum(outs), y)",
     "parts of the batch": (
         "pair = (x, y, None)\na, b = [part.cpu() for part in pair[:-1]] if len(x) else pair[:-1]\n"

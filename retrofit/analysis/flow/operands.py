@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..calls import last_name
 from ..nodes import children
 from ..scopes import Scope
 from ..values.inference import Analysis
@@ -25,20 +26,26 @@ def computed_from(analysis: Analysis, node: ast.expr, scope: Scope, stored: bool
 def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> Iterator[Origin]:
     """Yield what an expression is computed from, one step before.
 
-    An element of what a call gives is not computed from the arguments: a number of a range, a batch of a loader.
+    An element of what a call gives is not computed from the arguments: a number of a range, a batch of a loader; but
+    for arrays, and their parts.
     """
     node, scope = origin.node, origin.scope
     for source in sources(analysis, origin):
         yield from _branches(source)
     if isinstance(node, ast.Lambda):
         yield Origin(node.body, analysis.scope_of_node[node])
-    elif origin.keys[:1] not in ((None,), (Key.ELEMENT,)):
+    elif origin.keys[:1] not in ((None,), (Key.ELEMENT,)) or _is_array(analysis, node):
         yield from (origin.to(part, keys=()) for part in operands(node))
     for item in stored_in(analysis, node, scope) if stored else ():  # type: ignore[arg-type]
         yield Origin(item.value, item.scope)
     if stored and isinstance(node, ast.Call) and not origin.keys:
         for function in functions_run(analysis, node, scope):
             yield from yielded(function.scope)
+
+
+def _is_array(analysis: Analysis, node: ast.AST) -> bool:
+    """Return whether a call gives an array, or its parts, each computed from its arguments: `x.chunk(2)`."""
+    return isinstance(node, ast.Call) and last_name(node) in analysis.library.array_functions
 
 
 def _branches(origin: Origin) -> Iterator[Origin]:

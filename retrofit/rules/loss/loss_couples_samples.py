@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.edits import surround
+from retrofit.analysis.edits import Edit, insert_after, surround
+from retrofit.analysis.files.source import Source
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
@@ -13,7 +14,7 @@ from retrofit.training import Project
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
 from retrofit.training.losses.gathering.kept_batches import has_only_kept_batches
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
-from retrofit.training.losses.reductions.coupling import IN_MODEL, couplings, is_brought_together
+from retrofit.training.losses.reductions.coupling import IN_MODEL, Coupling, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
 from retrofit.training.losses.rows.rows_by_place import rows_by_place
 from retrofit.training.losses.rows.sequences_of_samples import layers_over_samples
@@ -126,9 +127,7 @@ def find(project: Project) -> Iterator[Finding]:
         source = coupling.scope.source
         message = "the loss couples the samples of a batch"
         if coupling.function:
-            end = ")" if coupling.learns else ", learns=False)"
-            edits = surround(source, coupling.node, f"{coupling.function}(", end)
-            yield found(RULE, source, coupling.node, message, edits)
+            yield found(RULE, source, coupling.node, message, _of_all_ranks(source, coupling))
         else:
             help_text = HELP_MODEL if coupling.reason == IN_MODEL else HELP_WHOLE
             yield found(RULE, source, coupling.node, f"{message}, and {coupling.reason}", help=help_text)
@@ -151,3 +150,12 @@ def find(project: Project) -> Iterator[Finding]:
         is_open = takes_more or is_gathered  # gathered again, the rows of some calls would be there twice
         edits = surround(scope.source, builder, "rd.loss.whole_batch_loss(", ")") if not is_open else []
         yield found(RULE, scope.source, builder, f"{name} couples the samples of a batch", edits, help=HELP_WHOLE)
+
+
+def _of_all_ranks(source: Source, coupling: Coupling) -> list[Edit]:
+    """Return the edits that make a sum or mean that of all ranks: for `total /= n` in a line after it."""
+    end = ")" if coupling.learns else ", learns=False)"
+    if isinstance(coupling.node, ast.Name):
+        name = coupling.node.id
+        return [insert_after(source, source.statement(coupling.node), [f"{name} = {coupling.function}({name}{end}"])]
+    return surround(source, coupling.node, f"{coupling.function}(", end)

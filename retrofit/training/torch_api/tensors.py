@@ -127,6 +127,11 @@ ENTRYWISE = COMPARISONS | NONLINEAR | REPEATS | JOINS | CLAMPS | {
     "from_numpy", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "maximum", "minimum", "select",
     "unbind",
 }  # fmt: skip
+# Functions and methods that give a tensor, or parts of one: an iteration over it gives what is computed from theirs.
+# Without the names that data sets have, too.
+ARRAY_FUNCTIONS = (
+    SAME_TENSOR | DETACHES | READS | RESHAPES | TRANSPOSES | REPEATS | SPLITS | set(ALONG_AXIS) | ENTRYWISE
+) - {"select", "sort", "repeat"}
 
 # New tensors of a shape that is given: with fixed entries, with random ones, by the type of another tensor.
 FILLED = frozenset({"zeros", "ones", "full", "empty", "eye", "arange", "linspace"})

@@ -214,7 +214,7 @@ class LossReader:
         if isinstance(node.op, ast.Mult):
             return self._product(kind, self.kind(node.value, scope, frame), None, node.value, scope)
         if isinstance(node.op, ast.Div):
-            return self._divided(kind, node.value, scope, frame)
+            return self._divided(kind, node.value, scope, frame, node.target)
         return kinds.nonlinear(kind)
 
     def _put_in(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
@@ -273,10 +273,8 @@ class LossReader:
             return replace(kinds.of(kinds.SHARE), coupled=rest[0].coupled)
         return kinds.multiply(first, second)
 
-    def _divided(
-        self, kind: Kind, divisor: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr | None = None
-    ) -> Kind:
-        """Return the kind of a quotient; `whole`: its expression, None for `loss /= n`."""
+    def _divided(self, kind: Kind, divisor: ast.expr, scope: Scope, frame: Frame | None, whole: ast.expr) -> Kind:
+        """Return the kind of a quotient; `whole`: its expression, or the variable of `loss /= n`."""
         if kind.unclear and self.samples.lists.counted_by(divisor, scope):
             kind = replace(kind, unclear=frozenset())  # sum(losses) / len(losses), of whatever
         if self.samples.lists.is_fixed(divisor, scope):
@@ -286,7 +284,7 @@ class LossReader:
         if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks
             return kinds.per_size(kind)
         if (divisor, scope) in self.project.batch_sizes:
-            return self._mean(kinds.per_size(kind, (divisor, scope)), divisor, scope, whole)
+            return self._mean(kinds.per_size(kind, (divisor, scope)), scope, whole)
         what = self.divisors.kind_of(divisor, scope)
         if what == COUNT:
             own = self.kind(divisor, scope, frame)
@@ -300,7 +298,7 @@ class LossReader:
         if what == SIZE or looks_like_size(self.analysis, divisor, scope):
             if kind.parts & {kinds.SUM, kinds.MEAN} and self._is_per_sample(divisor, scope):
                 return replace(kinds.of(kinds.SHARE), coupled=kind.coupled)
-            return self._mean(kinds.per_size(kind), divisor, scope, whole)
+            return self._mean(kinds.per_size(kind), scope, whole)
         if what == NOTHING:
             tensors = counted_in(self.analysis, divisor, scope)
             counted = kinds.join(self.kind(part, at, frame if at is scope else None) for part, at, _ in tensors)  # type: ignore[arg-type]
@@ -316,12 +314,13 @@ class LossReader:
         generators = (part.iter for loop in loops for part in loop.generators)
         return self.samples.is_within(node, scope) or any(self.samples.goes_through(g, scope) for g in generators)
 
-    def _mean(self, kind: Kind, divisor: ast.expr, scope: Scope, whole: ast.expr | None) -> Kind:
+    def _mean(self, kind: Kind, scope: Scope, whole: ast.expr) -> Kind:
         """Return the kind of a mean over the samples, which is a reduction as a whole: its sum alone is not."""
         if kind.parts != {kinds.MEAN}:
             return kind
-        self.reductions.setdefault(whole or divisor, set()).add(kinds.MEAN if whole is not None else "")
-        return replace(kind, leaves=frozenset([(whole or divisor, scope)]))
+        is_stored = not isinstance(whole, ast.Name) and isinstance(getattr(whole, "ctx", None), ast.Store)
+        self.reductions.setdefault(whole, set()).add("" if is_stored else kinds.MEAN)
+        return replace(kind, leaves=frozenset([(whole, scope)]))
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -401,7 +400,7 @@ def _in_place(scope: Scope) -> dict[str, list[ast.AugAssign]]:
         operator = OPERATORS.get(call.func.attr[:-1]) if call.func.attr.endswith("_") else None
         if isinstance(call.func.value, ast.Name) and operator is not None:
             name = call.func.value.id
-            statement = ast.copy_location(ast.AugAssign(ast.Name(name, ast.Store()), operator, call.args[0]), node)
+            statement = ast.copy_location(ast.AugAssign(call.func.value, operator, call.args[0]), node)
             scope.source.parents[statement] = scope.source.parents[node]
             found[name].append(statement)
     return found

@@ -11,7 +11,7 @@ from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.tensors import SPLITS, VIEWS
+from retrofit.training.torch_api.tensors import JOINS, SPLITS, VIEWS
 
 from ...model.gradients import has_gradients
 from ...model.indirect.library_calls import losses_computed_from
@@ -57,7 +57,7 @@ def taken_by_place(project: Project, reader: ValueReader) -> Iterator[tuple[ast.
 
 
 def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
-    """Return whether something is a list of parts: for output in outputs[1:], a, b = batch[:-1], *outputs[1:]."""
+    """Return whether something is a list of parts: for output in outputs[1:], a, b = batch[:-1], cat(views[1:])."""
     whole, outer = node, scope.source.parents[node]
     while isinstance(outer, ast.IfExp) and outer.test is not whole:
         whole, outer = outer, scope.source.parents[outer]
@@ -65,6 +65,8 @@ def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
         return isinstance(outer.targets[0], (ast.Tuple, ast.List))
     if isinstance(outer, ast.Starred):
         return True
+    if isinstance(outer, ast.Call) and last_name(outer) in JOINS | {"zip"}:
+        return whole in outer.args
     return isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is whole
 
 
