@@ -25,6 +25,7 @@ from retrofit.training.torch_api.tensors import COMPARISONS
 from .. import Project
 from .domain import TorchDomain
 from .kinds import BATCH_SIZE, LIST, MEAN, REDUCIBLE, SIZE, SUM
+from .model_outputs import is_next_to_loss
 from .shown import Shown
 from .sinks import WEIGHS
 from .size_uses import adds_to_count
@@ -125,7 +126,7 @@ def _is_good(root: Root, domain: TorchDomain) -> bool:
         return False  # in an evaluation that every rank runs whole it is what it is
     if root.kind in (SUM, SIZE) and root.node in _counted_for_losses(domain.project):
         return False
-    if root.kind == MEAN and _is_prediction(root, domain):
+    if root.kind == MEAN and (_is_prediction(root, domain) or is_next_to_loss(domain.project, domain.losses, root)):
         return False
     return not isinstance(root.scope.node, ast.Lambda) and not _may_train(root, domain)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.keys import Keys
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.interpreter.state import OTHER, Flow
@@ -13,7 +14,7 @@ from retrofit.analysis.scopes import Binding, Scope
 
 from .. import Project
 from ..loops import Path
-from ..losses.flow import loss_parts
+from ..losses.flow import entries_of_losses, loss_parts
 from ..losses.loss_reads import names_of, terms_of
 from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.terms import loss_expressions
@@ -27,7 +28,7 @@ PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 class LossNames:
     """`terms`: the calls that compute them; `names`: those of losses and of their terms, by function.
 
-    `products`: the operations by which terms get a factor.
+    `products`: the operations by which terms get a factor. `entries`: what of the value of an expression the loss is.
     """
 
     def __init__(self, project: Project) -> None:
@@ -36,6 +37,7 @@ class LossNames:
         self.terms: set[ast.AST] = set()
         self.names: dict[Scope, set[str]] = {}
         self.products: set[ast.AST] = set()
+        self.entries: dict[ast.AST, set[Keys]] = {}
         self._scalars: set[Binding] = set()
         for path in project.paths:
             for (part, _), is_linear in loss_parts(project.analysis, path).items():
@@ -43,6 +45,8 @@ class LossNames:
                     self.products.add(part)
                 if is_linear and isinstance(part, ast.Call):
                     self.terms.add(part)
+            for part, keys in entries_of_losses(project.analysis, path).items():
+                self.entries.setdefault(part, set()).update(keys)
             frame = path.frames[0]
             call = frame.node
             assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)

@@ -1,11 +1,17 @@
-"""Outputs of a model: rows of the samples, or figures of its batch that are computed in forward()."""
+"""Outputs of a model: rows of the samples, figures of its batch, and what it gives next to the loss.
+
+Next to a loss: `losses, pictures = trainer(batch)`, `out["pictures"]`.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Iterable
 
 from retrofit.analysis.calls import returns_of
-from retrofit.analysis.interpreter.state import OTHER, Flow
+from retrofit.analysis.flow.keys import Keys, may_be
+from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.interpreter.state import OTHER, Flow, Root
 from retrofit.analysis.scopes import Scope
 
 from .. import Project
@@ -13,7 +19,8 @@ from ..losses.reductions import kinds as loss_kinds
 from ..losses.reductions.kinds import Kind
 from ..losses.reductions.reduction import reader_of
 from ..losses.wrapped import functions_inside
-from .kinds import BATCH, MEAN, SUM
+from .kinds import BATCH, KEEPING, MEAN, SUM
+from .loss_names import LossNames
 
 REDUCED = {loss_kinds.MEAN: MEAN, loss_kinds.SUM: SUM}
 
@@ -36,3 +43,33 @@ def _flow(kind: Kind) -> Flow:
         return Flow(BATCH)
     (part,) = kind.parts if len(kind.parts) == 1 else ("",)
     return Flow(REDUCED.get(part, OTHER))
+
+
+def is_next_to_loss(project: Project, losses: LossNames, root: Root) -> bool:
+    """Return whether an expression is another entry of what a term of a loss gives than the loss is."""
+
+    def kept(origin: Origin) -> Iterable[Origin] | None:
+        node = origin.node
+        if node in losses.terms:
+            return ()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPING:
+            return [origin.to(node.func.value)]
+        is_kept = isinstance(node, ast.Attribute) and node.attr in KEEPING
+        return [origin.to(node.value)] if is_kept else None  # type: ignore[union-attr]
+
+    found = [o for o in origins(project.analysis, [Origin(root.node, root.scope)], kept) if o.node in losses.terms]
+    return bool(found) and not any(
+        _meets(origin.keys, losses.entries[origin.node]) or _is_mean(project, origin) for origin in found
+    )
+
+
+def _meets(keys: Keys, of_loss: Collection[Keys]) -> bool:
+    """Return whether one of the entries of a loss can be, hold, or be in an entry."""
+    return any(all(may_be(one, other) for one, other in zip(keys, known)) for known in of_loss)
+
+
+def _is_mean(project: Project, origin: Origin) -> bool:
+    """Return whether an entry of what a model gives is written down as a mean over its batch."""
+    assert isinstance(origin.node, ast.Call)
+    parts, (first, *_) = outputs_of(project, origin.node, origin.scope).parts, (*origin.keys, None)
+    return isinstance(first, int) and -len(parts) <= first < len(parts) and parts[first].kind == MEAN

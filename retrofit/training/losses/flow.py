@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.keys import Keys
 from retrofit.analysis.flow.sources import Origin, Part, entries, functions_run, origins, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -20,7 +21,9 @@ JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
 SCALING = {"scale", "scale_loss", "mean", "float"}
 KNOWN = {"torch", "numpy", "math", "retrofit"}
 KEEPING = JOINING | SCALING | {"list", "tuple", "iter", "next", "enumerate", "zip", "reversed", "dict", "deque"}
+KEEPING |= {"get", "pop", "values"}  # an entry of a dict or of a list
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
+Found = tuple[dict[tuple[Part, Scope], bool], dict[Part, set[Keys]]]
 
 
 def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]:
@@ -29,22 +32,34 @@ def loss_parts(analysis: Analysis, path: Path) -> dict[tuple[Part, Scope], bool]
     Each with whether the loss is linear in it: not in what it takes the root of. What loss functions of torch are
     given is not part of it: neither the model's output nor the targets.
     """
+    return _known_parts(analysis, path)[0]
+
+
+def entries_of_losses(analysis: Analysis, path: Path) -> dict[Part, set[Keys]]:
+    """Return the same expressions, each with what of it the loss is made of: entries, () for the value itself."""
+    return _known_parts(analysis, path)[1]
+
+
+def _known_parts(analysis: Analysis, path: Path) -> Found:
     frame = path.frames[0]  # many paths lead to one call
-    known: dict[tuple[ast.AST, Scope], dict[tuple[Part, Scope], bool]] = analysis.fact("loss parts", dict)
+    known: dict[tuple[ast.AST, Scope], Found] = analysis.fact("loss parts", dict)
     key = frame.node, frame.scope
     if key not in known:
         known[key] = _loss_parts(analysis, frame)
     return known[key]
 
 
-def _loss_parts(analysis: Analysis, frame: Frame) -> dict[tuple[Part, Scope], bool]:
+def _loss_parts(analysis: Analysis, frame: Frame) -> Found:
     call = frame.node
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     flow = _Flow(analysis)
     parts = dict.fromkeys(origins(analysis, [Origin(call.func.value, frame.scope)], flow.operands))
     inside = [inner for part in parts if flow.bends(part) for inner in flow.inside(part)]
     bent = {(p.node, p.scope) for p in origins(analysis, inside, lambda p: flow.operands(p) if p in parts else ())}
-    return {(part.node, part.scope): (part.node, part.scope) not in bent for part in parts}
+    keys: dict[Part, set[Keys]] = {}
+    for part in parts:
+        keys.setdefault(part.node, set()).add(part.keys)
+    return {(part.node, part.scope): (part.node, part.scope) not in bent for part in parts}, keys
 
 
 class _Flow:
