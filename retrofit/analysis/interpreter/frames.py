@@ -19,6 +19,7 @@ class Loop:
     node: ast.AST
     left: list[State] = field(default_factory=list)
     again: list[State] = field(default_factory=list)
+    given: dict[str, Flow] = field(default_factory=dict)  # what its iterable was made of, by name
 
 
 @dataclass(eq=False)

@@ -342,6 +342,8 @@ class Interpreter:
                 self.show(node, DECIDES, [(node.test, test)])
             self.frame.unsure += is_apart
         else:
+            for name in _set_by_turns(node):
+                self.bind(name, loop.given.setdefault(name.id, self.expressions.of(name)))
             drawn = self.expressions.of(node.iter)
             self.bind(node.target, self.turn(node.iter, drawn))
             self.frame.unsure += not self.domain.is_batch_loop(node) and self.parts(node.iter, drawn)
@@ -378,6 +380,12 @@ class Interpreter:
         if flow.place is None or flow.is_read:
             return escaped(flow)
         return flow.roots | closed(frozenset([flow.place]))
+
+
+def _set_by_turns(node: ast.For | ast.AsyncFor) -> list[ast.Name]:
+    """Return the names that an iterable is made of, and that the turns of its loop set: for x in batches(x)."""
+    stored = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
+    return [part for part in walk(node.iter) if isinstance(part, ast.Name) and part.id in stored]
 
 
 def _as_call(target: ast.Attribute) -> ast.Call:

@@ -83,9 +83,11 @@ class TorchDomain:
         self.drawn = {use.expression for use in uses} - whole
         self.loops: set[ast.AST] = {use.loop for use in uses if use.role == TRAIN and use.loop is not None}
         self.counted = set(self.loops)  # over loaders that say how large a batch is
-        if not self.loops:
-            self.loops = {path.loops[0][0] for path in project.paths}
-        self.loops |= drawing_loops(project)
+        drawing = drawing_loops(project)
+        if not self.loops:  # also where steps are made in a loop inside, with one batch
+            steps = [[loop for loop, _ in path.loops] for path in project.paths]
+            self.loops = {loops[0] for loops in steps if drawing.isdisjoint(loops)}
+        self.loops |= drawing
         self.counted = set(self.loops) if project.draws.is_used else self.counted
         evaluated = {use.loop for use in uses if use.role == EVALUATION and use.loop is not None} - self.loops
         self.batch_loops = self.loops | evaluated

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
@@ -37,7 +38,7 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     if project.distribution.is_by_hand:
         return  # what each rank is to draw is written there
     seen: set[ast.AST] = set()
-    for node, scope in project.in_batches:
+    for node, scope in (*project.in_batches, *_before_steps(project)):
         if not isinstance(node, ast.Call) or node in seen:
             continue
         seen.add(node)
@@ -50,6 +51,18 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     for node, scope in collated(project):
         if project.analysis.called(node, scope) & DRAWS:
             yield node, scope
+
+
+def _before_steps(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
+    """Yield what is run for a batch with which a loop inside makes several steps."""
+    for path in project.paths:
+        for loop, frame in path.loops[1:]:
+            targets = walk(loop.target) if isinstance(loop, ast.For) else ()
+            names = {part.id for part in targets if isinstance(part, ast.Name)}
+            body = [(part, frame.scope) for part in loop.body]
+            read = (part for root, _ in body for part in walk(root) if isinstance(part, ast.Name) and part.id in names)
+            if any(project.batch_values.sources_of(name, frame.scope) for name in read):
+                yield from nodes_run(project.analysis, body)
 
 
 def rows_per_batch(project: Project) -> set[ast.AST]:

@@ -31,8 +31,10 @@ def drawing_loops(project: Project) -> set[ast.AST]:
     def loop_of(node: ast.AST, scope: Scope) -> ast.AST | None:
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in own_nodes(scope.node)):
             return None  # a generator's batches are used in the loop that it is called for
-        loop = next(loops_around(scope, node), None)
-        return None if isinstance(loop, ast.For) and is_whole(project.analysis, loop.iter, scope) else loop
+        return next(loops_around(scope, node), None)
+
+    def is_split(loop: ast.AST | None, scope: Scope) -> bool:
+        return loop is not None and not (isinstance(loop, ast.For) and is_whole(project.analysis, loop.iter, scope))
 
     if not project.draws.split:
         return set()
@@ -41,4 +43,5 @@ def drawing_loops(project: Project) -> set[ast.AST]:
         for place in calls_named(project.analysis, OWN_SAMPLES)
         for found in nearest_on_paths(project.analysis, *place, lambda node, scope: loop_of(node, scope) is not None)
     ]
-    return {loop_of(*place) for place in places if place is not None} - {None}  # type: ignore[return-value]
+    found = [(loop_of(*place), place[1]) for place in places if place is not None]
+    return {loop for loop, scope in found if is_split(loop, scope)}  # type: ignore[misc]

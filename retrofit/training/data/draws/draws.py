@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
@@ -29,7 +30,7 @@ from .filled import filled_in, is_filled_by_model
 from .given_batches import given_in_step, has_batches
 from .repeated import is_repeated
 from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, shuffled, size_of
-from .slices.sample_rows import cuts_samples, is_by_rows, is_in_random_order, is_named
+from .slices.sample_rows import columns_of, cuts_samples, is_by_rows, is_in_random_order, is_named
 from .slices.side_by_side import SideBySide, read_elsewhere, side_by_side
 from .slices.slices import Slice, bounds_of, cut_into_parts, slice_of
 from .whole import evaluated_whole, kept_whole
@@ -178,6 +179,10 @@ class _Search:
         """Return whether an expression is a batch, and note it, or why it cannot be told."""
         if node in self.batches:
             return True
+        if node in self.of_columns:
+            if is_order(self.analysis, node, scope):
+                self._note_order(node, scope)  # type: ignore[arg-type]
+            return False
         size = size_of(self.analysis, node, scope)
         if size is not None:
             if is_small(size) or self._is_of_batch(size, scope):
@@ -202,6 +207,17 @@ class _Search:
             base, whole = ast.unparse(node.value), ast.unparse(node)
             self.problems.append((node, scope, f"{base} is drawn again while it trains, and {whole} chooses from it"))
         return False
+
+    @cached_property
+    def of_columns(self) -> set[ast.AST]:
+        """What chooses in another dimension of a batch than that of its samples: `nodes` of batch[:, nodes]."""
+        found: set[ast.AST] = set()
+        for node, scope in self.project.in_loops:
+            for part in columns_of(node):
+                if self._has_batch(node.value, scope):  # type: ignore[attr-defined]
+                    chosen = origins(self.analysis, [Origin(part, scope)], self._to_batch)
+                    found |= {origin.node for origin in chosen}
+        return found
 
     def _is_of_sequences(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether a slice is a step along sequences that lie side by side, and note what lays them out."""

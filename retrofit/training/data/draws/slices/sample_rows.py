@@ -45,6 +45,14 @@ def cuts_samples(analysis: Analysis, found: Slice, loop_nodes: set[ast.AST]) -> 
     return any(is_named(analysis, *size) for size in found.sizes) and not _has_shifted(found, loop_nodes)
 
 
+def columns_of(node: ast.AST) -> list[ast.expr]:
+    """Return the indices by which an expression chooses in other dimensions than the first, which it keeps whole."""
+    index = node.slice if isinstance(node, ast.Subscript) else None
+    parts = index.elts if isinstance(index, ast.Tuple) else []
+    whole = [isinstance(part, (ast.Slice, ast.Constant)) for part in parts]
+    return [part for part in parts if not isinstance(part, (ast.Slice, ast.Constant))] if whole[:1] == [True] else []
+
+
 def is_in_random_order(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a random order, of indices or of the data."""
     for origin in origins(analysis, [Origin(node, scope)], _same_rows):
