@@ -128,3 +128,58 @@ def reasons(folder: Path, body: str) -> list[str]:
 def test_what_is_not_known_to_be_the_whole_batch_is_refused(tmp_path: Path, body: str) -> None:
     told = ("makes a batch is not known", "changes while it trains")
     assert any(text in reason for reason in reasons(tmp_path, body) for text in told), reasons(tmp_path, body)
+
+
+SAMPLER = """\
+class Sampler:
+    def __init__(self, total, batch):
+        self.total, self.batch, self.at, self.order = total, batch, total, None
+
+    def NAME(self):
+        self.at += self.batch
+        if self.at + self.batch > self.total:
+            self.order, self.at = torch.LongTensor(np.random.permutation(self.total)), 0
+        return self.order[self.at : self.at + self.batch]
+
+
+def whole(x):
+    return model(x)
+
+
+def by_loop(x, part=8):
+    found = []
+    for i in range(x.shape[0] // part + int(x.shape[0] % part > 0)):
+        found.append(model(x[i * part : (i + 1) * part]))
+    return torch.cat(found)
+
+
+def by_split(x, part=8):
+    return torch.cat([model(piece) for piece in torch.split(x, part)])
+
+
+sizes = [60, 40]
+size = 16
+sampler = Sampler(len(X), size)
+for step in range(10):
+    ids = sampler.NAME()
+    optimizer.zero_grad()
+    F.mse_loss(RUN(X[ids]).squeeze(1), Y[ids]).backward()
+    optimizer.step()
+"""
+FEWER = "    if step == 4:\n        X = X[: sizes.pop(0)]\n        sampler = Sampler(len(X), size)\n"
+
+
+@pytest.mark.parametrize("run", ["whole", "by_loop", "by_split"])
+@pytest.mark.parametrize("later", ["", FEWER])
+def test_a_sampler_of_a_model_that_runs_on_parts_of_a_batch(tmp_path: Path, run: str, later: str) -> None:
+    text = START.rpartition("for step")[0] + SAMPLER.replace("NAME", "next_ids").replace("RUN", run) + later
+    lines = converted(tmp_path, text)
+    assert "ids = rd.data.own_draw(sampler.next_ids(), size)" in lines
+    assert lines.count("sampler = Sampler(len(X), rd.data.batch_of_ranks(size))") == 1 + bool(later)
+
+
+def test_a_sampler_that_is_called_itself(tmp_path: Path) -> None:
+    text = SAMPLER.replace("def NAME", "def __call__").replace(".NAME()", "()").replace("RUN", "whole")
+    lines = converted(tmp_path, START.rpartition("for step")[0] + text)
+    assert "ids = rd.data.own_draw(sampler(), size)" in lines
+    assert "sampler = Sampler(len(X), rd.data.batch_of_ranks(size))" in lines

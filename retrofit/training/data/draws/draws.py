@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.keys import Key
 from retrofit.analysis.flow.operands import inputs
@@ -148,6 +149,12 @@ class _Search:
         stored = stored_in(self.analysis, origin.node, origin.scope) if self.of_step else ()  # type: ignore[arg-type]
         return [Origin(item.value, item.scope) for item in stored if item.value in self.of_step]
 
+    @cached_property
+    def _of_a_step(self) -> set[ast.AST]:
+        """Return what is run in each turn of the innermost loop, and not where it takes the next turn."""
+        loop, frame = self.path.loops[0]
+        return {node for node, _ in nodes_run(self.analysis, [(part, frame.scope) for part in loop.body])}
+
     def _is_parts(self, node: ast.Call, origin: Origin) -> bool:
         """Return whether a call gives one batch after another, of a written size: order.split(size)."""
         if node not in self.loop_nodes or origin.keys[:1] != (Key.ELEMENT,) or last_name(node) != "split":
@@ -160,8 +167,8 @@ class _Search:
             self.problems.append((node, origin.scope, text))
             return False
         given, size = cut_into_parts(node, names)
-        if size is None or self._has_batch(given, origin.scope):
-            return False
+        if size is None or node in self._of_a_step or self._has_batch(given, origin.scope):
+            return False  # what a step cuts is a part of its batch
         if not is_in_random_order(self.analysis, given, origin.scope) and not is_named(
             self.analysis, size, origin.scope
         ):

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.branches import branches_around
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import INDICES
 
-from ...loops import Path
+from ...loops import LOOPS, Path, loops_around
 from .given_batches import counts
 from .sized_draws import is_small, names_of, size_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ... import Project
 
 GIVES_ONE = re.compile(r"next|batch|sample|fetch|^(get|pop|recv|__iter__)$", re.IGNORECASE)  # names of functions
+TAKEN = frozenset({"get", "pop"})  # of which a plan of later changes is read, too, in the steps that make one
 GIVES_NUMBER = re.compile(r"(^|_)(n|num|nb|number|count|len|total)_|_?(size|count|len|length)$", re.IGNORECASE)
 
 
@@ -46,6 +48,7 @@ def has_other_batch(project: Project, path: Path, call: ast.Call) -> bool:
 def _chosen(project: Project, path: Path, known: ast.Call | None = None) -> ast.expr | None:
     """Return an expression of the loop that gives other data in each step, None where there is none but `known`."""
     in_loops = {node for node, _ in project.in_loops}
+    moving = {node for node, scope in project.in_loops if _moves_with(path, node, scope)}
     models = {call.call for model in project.models for call in model.calls}
     start = Origin(path.frames[0].node.func.value, path.frames[0].scope)  # type: ignore[attr-defined]
 
@@ -59,10 +62,27 @@ def _chosen(project: Project, path: Path, known: ast.Call | None = None) -> ast.
     for origin in (origin for origin in found if origin.node in in_loops and origin.node not in {*models, known}):
         node = origin.node
         if isinstance(node, ast.Call) and _gives_one(project, node, origin.scope):
+            if last_name(node) in TAKEN and _is_in_some_steps(path, node, origin.scope):
+                continue
             return node
-        if isinstance(node, ast.Subscript) and follows_loop(project, node.slice, origin.scope, in_loops):
+        if isinstance(node, ast.Subscript) and follows_loop(project, node.slice, origin.scope, moving):
             return node
     return None
+
+
+def _moves_with(path: Path, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a statement moves on with the steps, and not within one, where a step takes part after part."""
+    around = {loop for loop, _ in path.loops}
+    if isinstance(node, LOOPS):
+        return node in around
+    inner = next(loops_around(scope, node), None)
+    return inner is None or inner in around
+
+
+def _is_in_some_steps(path: Path, node: ast.Call, scope: Scope) -> bool:
+    """Return whether a call is in a branch of the loop around a step: `if step in changes: size = sizes.pop(0)`."""
+    loop, _ = path.loops[0]
+    return loop in scope.source.ancestors(node) and any(branches_around(scope.source, node, loop))
 
 
 def _gives_one(project: Project, node: ast.Call, scope: Scope) -> bool:

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import given_parameters
+from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.sources import functions_run
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.kinds import Instance
+from retrofit.analysis.values.kinds import Instance, Value
 
 from ...shards import is_same
 from ..slices.sample_rows import NAMED_AS_BATCH
@@ -25,13 +25,14 @@ Place = tuple[ast.expr, Scope]
 def sizes_of_sampler(project: Project, call: ast.Call, scope: Scope) -> tuple[Place, ...]:
     """Return the sizes in `sampler = Sampler(users, batch_size)`, of `sampler.next_batch()`; nothing for other calls.
 
-    The method is called of this object nowhere else, and the training gives the object nothing back.
+    The object itself may be called, `sampler()`. The method is called of this object nowhere else, and the training
+    gives the object nothing back.
     """
-    if not isinstance(call.func, ast.Attribute) or call.args or call.keywords:
-        return ()
-    functions, objects = functions_run(project.analysis, call, scope), project.analysis.evaluate(call.func.value, scope)
+    functions, objects = functions_run(project.analysis, call, scope), _owners(project, call, scope)
     made = [v for v in objects if isinstance(v, Instance) and v.call is not None]
-    if len(functions) != 1 or not made or len(made) < len(objects) or not GIVES_ONE.search(call.func.attr):
+    if call.args or call.keywords or len({one.node for one in functions}) != 1 or not GIVES_ONE.search(last_name(call)):
+        return ()
+    if not made or len(made) < len(objects):
         return ()
     sites = [s for s in project.analysis.callers(functions[0].node) if s.scope.parent is not functions[0].scope.parent]
     is_counted = any(isinstance(outer, ast.While) for outer in scope.source.ancestors(call))  # `while tokens < budget`
@@ -40,17 +41,24 @@ def sizes_of_sampler(project: Project, call: ast.Call, scope: Scope) -> tuple[Pl
     models = {one.call for model in project.models for one in model.calls}
     if not is_alone or any(one in models for one, _ in calls_within(project.analysis, call, scope)):
         return ()
-    if any(method != call.func.attr for method in _methods_in_loop(project, made)):
+    if any(method != last_name(call) for method in _methods_in_loop(project, made)):
         return ()
     sizes = [size for value in made for size in _given_sizes(project, value)]
     is_one = len(sizes) == len(made) and all(is_same(project.analysis, sizes[0], size) for size in sizes)
     return tuple(sizes) if is_one and all(where is scope for _, where in sizes) else ()
 
 
+def _owners(project: Project, call: ast.Call, scope: Scope) -> frozenset[Value]:
+    """Return the objects of which a method is called, or that are called themselves."""
+    called = project.analysis.evaluate(call.func, scope)
+    if any(isinstance(value, Instance) for value in called):
+        return called
+    return project.analysis.evaluate(call.func.value, scope) if isinstance(call.func, ast.Attribute) else frozenset()
+
+
 def _is_of_another(project: Project, call: ast.Call, scope: Scope, made: list[Instance]) -> bool:
     """Return whether a method is called of objects of the class that an evaluation has, not of those made here."""
-    owners = project.analysis.evaluate(call.func.value, scope) if isinstance(call.func, ast.Attribute) else ()
-    calls = [value.call if isinstance(value, Instance) else None for value in owners]
+    calls = [value.call if isinstance(value, Instance) else None for value in _owners(project, call, scope)]
     return bool(calls) and None not in calls and not {value.call for value in made} & set(calls)
 
 
