@@ -149,3 +149,33 @@ def test_a_class_that_makes_itself_known_counts(tmp_path: Path, before: str, fir
     script = f"import sys\n\nimport trainers\nfrom torch import nn\n\n{table}[sys.argv[1]](nn.Linear(4, 1)).fit()\n"
     result = conversion(tmp_path, script, trainers=trainers)
     assert "framework" in {finding.kind for finding in result.refusals}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param("is_fast = isinstance(trainer, Accelerated)", id="isinstance"),
+        pytest.param("is_fast = isinstance(trainer, (list, Accelerated))", id="one of several"),
+        pytest.param("is_fast = issubclass(Trainer, Accelerated | LongAccelerated)", id="union"),
+        pytest.param("is_fast = type(trainer) is Accelerated or trainer.__class__ in [Accelerated]", id="type"),
+        pytest.param("KINDS = (Accelerated, LongAccelerated)\nis_fast = isinstance(trainer, KINDS)", id="tuple"),
+        pytest.param("import trainers\nis_fast = isinstance(trainer, trainers.Accelerated)", id="attribute"),
+    ],
+)
+def test_a_class_that_a_test_asks_for_is_not_made(tmp_path: Path, asked: str) -> None:
+    start = f"from torch import nn\nfrom trainers import *\n\ntrainer = Trainer(nn.Linear(4, 1))\n{asked}\ntrainer.fit()\n"
+    assert not conversion(tmp_path, start, trainers=TRAINERS + OTHER).refusals
+
+
+def test_a_class_that_is_taken_from_a_tuple_counts(tmp_path: Path) -> None:
+    start = """\
+import sys
+from torch import nn
+from trainers import *
+
+KINDS = (Trainer, Accelerated)
+trainer = KINDS[int(sys.argv[1])](nn.Linear(4, 1))
+print(isinstance(trainer, KINDS))
+trainer.fit()
+"""
+    assert "framework" in {finding.kind for finding in conversion(tmp_path, start, trainers=TRAINERS + OTHER).refusals}

@@ -11,6 +11,7 @@ from ..scopes import FUNCTIONS, Scope, own_nodes
 from ..values.attribute_names import in_dict_of_names, is_taken_by_text, names_taken, takes_classes_by_text
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction, Value
+from .asked_kinds import kinds_asked_for
 from .main_guard import is_under_main_of_another
 
 A = TypeVar("A", bound=ast.AST)
@@ -150,6 +151,7 @@ class _Reach:
         self._waiting: dict[Scope, list[Scope]] = defaultdict(list)
         self._made: set[Scope] = set()
         self._any_is_made = takes_classes_by_text(analysis)
+        self._asked_for = kinds_asked_for(analysis)
 
     def extend(self, waiting: list[Scope]) -> None:
         """Add the scopes in `waiting`, and all that they reach."""
@@ -182,6 +184,8 @@ class _Reach:
                 yield from self.make(inner)
         for value in in_dict_of_names(self._analysis, node, scope):
             yield from self._of_value(value)
+        if node in self._asked_for:
+            return
         is_taken = is_taken_by_text(node)
         if is_taken or (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
             assert isinstance(node, ast.expr)

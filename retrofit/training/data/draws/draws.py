@@ -15,7 +15,7 @@ from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.flow.variables import variables_of
-from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import is_dict
 from retrofit.training.torch_api.draws import FOLDS
@@ -30,7 +30,7 @@ from .drawing_loops import is_split_by_map
 from .filled import filled_in, is_filled_by_model
 from .given_batches import given_in_step, has_batches
 from .repeated import is_repeated
-from .sized_draws import has_unseeded_generator, is_number, is_order, is_small, shuffled, size_of
+from .sized_draws import drawn_from, has_unseeded_generator, is_number, is_order, is_small, shuffled, size_of
 from .slices.sample_rows import columns_of, cuts_samples, is_by_rows, is_in_random_order, is_named
 from .slices.side_by_side import SideBySide, read_elsewhere, side_by_side
 from .slices.slices import Slice, bounds_of, cut_into_parts, slice_of
@@ -286,7 +286,7 @@ class _Search:
 
     def _is_chosen_by_training(self, node: ast.expr, scope: Scope) -> str:
         """Return what of the training a draw depends on: a buffer that it fills, what its model computes."""
-        drawn = (Origin(part, scope) for part in children(node) if isinstance(part, ast.expr))
+        drawn = (Origin(part, scope) for part in drawn_from(self.analysis, node, scope))
         for origin in origins(self.analysis, drawn, lambda found: list(inputs(self.analysis, found))):
             if origin.node in self.model_calls:
                 return "what the model has computed"

@@ -97,7 +97,9 @@ def changed_by(project: Project, nodes: Iterable[tuple[ast.AST, Scope]]) -> set[
         elif isinstance(node, (ast.Assign, ast.AugAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
-            changed += [t for t in targets if isinstance(t, ast.Attribute)]
+            is_new = getattr(scope.node, "name", "") == "__init__"  # an object that is made in each step
+            attributes = [t for t in targets if isinstance(t, ast.Attribute) and not is_new]
+            found |= {v for t in attributes for v in variables_of(project.analysis, t, scope) if v.is_attribute}
         for part in changed:
             found |= variables_of(project.analysis, part, scope)
     return found

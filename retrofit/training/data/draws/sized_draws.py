@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from retrofit.analysis.calls import argument_for, last_name
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
@@ -100,6 +100,16 @@ def dimensions_of(analysis: Analysis, node: ast.expr, scope: Scope) -> int:
     outer = next((part for part in walk(node) if isinstance(part, ast.Call) and shape in part.args), None)
     is_spread = outer is not None and shape is outer.args[0] and last_name(outer) in SPREAD
     return len(outer.args) if is_spread and outer is not None else 1
+
+
+def drawn_from(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ast.expr]:
+    """Return the operands of a draw, without the lengths of its dimensions after that of the samples."""
+    shape = shape_of(analysis, node, scope)
+    parts = [part for part in children(node) if isinstance(part, ast.expr)]
+    if isinstance(shape, (ast.Tuple, ast.List)):
+        return [shape.elts[0] if part is shape else part for part in parts if part is not shape or shape.elts]
+    is_spread = isinstance(node, ast.Call) and bool(names_of(analysis, node, scope) & SHAPED)
+    return [part for part in parts if not is_spread or part not in node.args[1:]]  # type: ignore[attr-defined]
 
 
 def shape_of(analysis: Analysis, node: ast.AST, scope: Scope) -> ast.expr | None:
