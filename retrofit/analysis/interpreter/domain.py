@@ -88,8 +88,8 @@ class Domain(Protocol):
     def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
         """Return in which way an entry of something shows what it is set to, or decides by it; "" where it does not."""
 
-    def sink_of_factor(self, node: ast.BinOp, flow: Flow, other: Flow) -> str:
-        """Return in which way an operation decides by one of its operands; "" where it does not."""
+    def sink_of_factor(self, factor: ast.expr, scope: Scope, flow: Flow, other: Flow) -> str:
+        """Return in which way an operation decides by one of its two operands; "" where it does not."""
 
     def either(self, flows: list[Flow]) -> Flow:
         """Return what is known of a value that is one of several, of which others are used elsewhere."""

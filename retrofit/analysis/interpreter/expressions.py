@@ -143,7 +143,7 @@ class Expressions:
     def _binop(self, node: ast.BinOp) -> Flow:
         left, right = self.whole(self.of(node.left)), self.whole(self.of(node.right))
         for part, flow, other in ((node.left, left, right), (node.right, right, left)):
-            kind = self.run.domain.sink_of_factor(node, flow, other)
+            kind = self.run.domain.sink_of_factor(part, self.run.scope, flow, other)
             if kind:
                 self.run.show(part, kind, [(part, flow)])
         return self.run.domain.operation(node, [left, right])

@@ -12,7 +12,7 @@ from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import objects_made
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin, functions_run, origins
 from retrofit.analysis.flow.stored import ScopedName, own_variable
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, POPS
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 KEEPS = (ADDS_ONE | ADDS_ALL) - {"put", "put_nowait"}  # a queue of threads gives each batch once
 EMPTY = ast.List([], ast.Load())
 Step = Callable[[Analysis, Origin], Iterable[Origin]]
+FIGURES = frozenset(f"numpy.{name}" for name in ("mean", "median", "sum", "std", "var", "max", "min"))
 NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
 
 
@@ -245,17 +246,28 @@ def has_samples_of_batch(project: Project, value: ast.expr, scope: Scope) -> boo
     def through(origin: Origin) -> list[Origin]:
         node = origin.node
         if isinstance(node, ast.Call) and (
-            last_name(node) in NUMBERS or project.leads_to_collective(node, origin.scope)
+            last_name(node) in NUMBERS
+            or _is_figure(project.analysis, node, origin.scope)
+            or project.leads_to_collective(node, origin.scope)
         ):
             return []  # what comes from all ranks is the same on each
         if isinstance(node, ast.Attribute) and node.attr in SHAPE_ATTRIBUTES:
             return []
-        return list(inputs(project.analysis, origin))
+        found = list(inputs(project.analysis, origin))
+        if isinstance(node, ast.Call) and functions_run(project.analysis, node, origin.scope):
+            given = {*node.args, *(keyword.value for keyword in node.keywords)}  # what it returns says what of these
+            found = [part for part in found if part.node not in given]
+        return found
 
     values = project.batch_values
     steps = origins(project.analysis, [Origin(value, scope)], through)
     nodes = [(step.node, step.scope) for step in steps]
     return any(node in values.calls or _is_of_batch(project, node, scope) for node, scope in nodes)
+
+
+def _is_figure(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call gives one number for a whole array: np.mean(errors), without an axis."""
+    return len(call.args) == 1 and not call.keywords and bool(analysis.called(call, scope) & FIGURES)
 
 
 def _is_of_batch(project: Project, node: ast.AST, scope: Scope) -> bool:

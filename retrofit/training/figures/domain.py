@@ -345,8 +345,8 @@ class TorchDomain:
     def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
         return DECIDES if is_rate_of_group(self.analysis, target, scope) else self.sinks.of_entry(target, scope)
 
-    def sink_of_factor(self, node: ast.BinOp, flow: Flow, other: Flow) -> str:
-        return WEIGHS if flow.differs and self.losses.weighs(node, flow, other) else ""
+    def sink_of_factor(self, factor: ast.expr, scope: Scope, flow: Flow, other: Flow) -> str:
+        return WEIGHS if flow.differs and self.losses.weighs(factor, scope, flow, other) else ""
 
     def show(self, node: ast.AST, scope: Scope, kind: str, flows: list[tuple[ast.expr, Flow]]) -> None:
         shown = self.shown.setdefault(node, Shown(node, scope, kind))

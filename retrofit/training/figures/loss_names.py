@@ -13,6 +13,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Binding, Scope
 
 from .. import Project
+from ..data.batch_values import GRADIENT
 from ..loops import Path
 from ..losses.flow import entries_of_losses, loss_parts
 from ..losses.loss_reads import names_of, terms_of
@@ -95,15 +96,23 @@ class LossNames:
         is_one = bool(bindings) and self._scalars.issuperset(bindings)
         return not flow.is_read and (flow.kind == OTHER or is_one)
 
-    def weighs(self, node: ast.BinOp, flow: Flow, other: Flow) -> bool:
+    def weighs(self, factor: ast.expr, scope: Scope, flow: Flow, other: Flow) -> bool:
         """Return whether an operand is a factor of a term of the loss, or of samples, that each rank has its own of.
 
         No gradient flows through it, as far as is known: the ranks' average does not make it that of all samples.
         """
+        node = scope.source.parents[factor]
+        assert isinstance(node, ast.BinOp)
         if isinstance(node.op, ast.Mult) and other.kind in TENSORS and not other.is_read and is_carried_count(flow):
             return True
-        is_factor = node in self.products and other.kind in (MEAN, SUM) and not other.is_read
-        return is_factor and ((flow.kind in (MEAN, SUM) and flow.is_read) or flow.kind == OTHER)
+        if node not in self.products or other.is_read:
+            return False
+        if flow.kind == other.kind == OTHER:
+            return not self._learns(factor, scope) and any(self._learns(p, scope) for p in (node.left, node.right))
+        return other.kind in (MEAN, SUM) and ((flow.kind in (MEAN, SUM) and flow.is_read) or flow.kind == OTHER)
+
+    def _learns(self, node: ast.expr, scope: Scope) -> bool:
+        return GRADIENT in self._project.batch_values.sources_of(node, scope)
 
     def trained(self, scope: Scope) -> set[str]:
         """Return the names in a function that the loss is computed from."""

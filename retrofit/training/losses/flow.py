@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cached_property
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.keys import Keys
 from retrofit.analysis.flow.sources import Origin, Part, entries, functions_run, origins, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.runtime import DISTRIBUTE_CRITERION
-from retrofit.training.torch_api.tensors import JOINS, NONLINEAR, SUMS_OF_SEVERAL
+from retrofit.training.torch_api.tensors import JOINS, NONLINEAR, READS, SUMS_OF_SEVERAL
 
-from ..loops import Frame, Path
+from ..loops import Path
 from .terms import terms_at
 
 JOINING = JOINS | SUMS_OF_SEVERAL  # functions of several losses
@@ -22,6 +24,7 @@ SCALING = {"scale", "scale_loss", "mean", "float"}
 KNOWN = {"torch", "numpy", "math", "retrofit"}
 KEEPING = JOINING | SCALING | {"list", "tuple", "iter", "next", "enumerate", "zip", "reversed", "dict", "deque"}
 KEEPING |= {"get", "pop", "values"}  # an entry of a dict or of a list
+NUMBERS = READS - {"numpy"}
 SUMMING = (ast.Add, ast.Sub, ast.Mult)
 Found = tuple[dict[tuple[Part, Scope], bool], dict[Part, set[Keys]]]
 
@@ -45,14 +48,15 @@ def _known_parts(analysis: Analysis, path: Path) -> Found:
     known: dict[tuple[ast.AST, Scope], Found] = analysis.fact("loss parts", dict)
     key = frame.node, frame.scope
     if key not in known:
-        known[key] = _loss_parts(analysis, frame)
+        known[key] = _loss_parts(analysis, path)
     return known[key]
 
 
-def _loss_parts(analysis: Analysis, frame: Frame) -> Found:
+def _loss_parts(analysis: Analysis, path: Path) -> Found:
+    frame = path.frames[0]
     call = frame.node
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-    flow = _Flow(analysis)
+    flow = _Flow(analysis, path)
     parts = dict.fromkeys(origins(analysis, [Origin(call.func.value, frame.scope)], flow.operands))
     inside = [inner for part in parts if flow.bends(part) for inner in flow.inside(part)]
     bent = {(p.node, p.scope) for p in origins(analysis, inside, lambda p: flow.operands(p) if p in parts else ())}
@@ -63,8 +67,15 @@ def _loss_parts(analysis: Analysis, frame: Frame) -> Found:
 
 
 class _Flow:
-    def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
+    def __init__(self, analysis: Analysis, path: Path) -> None:
+        self.analysis, self.path = analysis, path
+
+    @cached_property
+    def of_steps(self) -> set[ast.AST]:
+        """Return what is run for each batch."""
+        return {
+            node for loop, frame in self.path.loops[:1] for node, _ in nodes_run(self.analysis, [(loop, frame.scope)])
+        }
 
     def operands(self, origin: Origin) -> Iterable[Origin] | None:
         """Return the losses that an operation adds up, scales or puts together; None for what is not an operation."""
@@ -89,6 +100,8 @@ class _Flow:
         scope, keys = origin.scope, origin.keys
         if functions_run(self.analysis, node, scope):
             return None
+        if last_name(node) in NUMBERS and node not in self.of_steps:
+            return []  # a figure of an epoch, by which a later one weighs its losses
         if terms_at(self.analysis, node, scope) or self._is_distributed_criterion(node, scope):
             return []
         if any(sources(self.analysis, origin)):
