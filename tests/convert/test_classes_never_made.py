@@ -163,7 +163,8 @@ def test_a_class_that_makes_itself_known_counts(tmp_path: Path, before: str, fir
     ],
 )
 def test_a_class_that_a_test_asks_for_is_not_made(tmp_path: Path, asked: str) -> None:
-    start = f"from torch import nn\nfrom trainers import *\n\ntrainer = Trainer(nn.Linear(4, 1))\n{asked}\ntrainer.fit()\n"
+    head = "from torch import nn\nfrom trainers import *\n\n"
+    start = f"{head}trainer = Trainer(nn.Linear(4, 1))\n{asked}\ntrainer.fit()\n"
     assert not conversion(tmp_path, start, trainers=TRAINERS + OTHER).refusals
 
 
