@@ -25,7 +25,7 @@ from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
 from retrofit.training.losses.writes import Write, writes_of
 from retrofit.training.torch_api.randomness import CHOOSING, DRAWS
-from retrofit.training.torch_api.tensors import READS, RESIZES, SHAPE_ATTRIBUTES, SHAPE_METHODS
+from retrofit.training.torch_api.tensors import NUMBERS_OF_ARRAYS, READS, RESIZES, SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 KEEPS = (ADDS_ONE | ADDS_ALL) - {"put", "put_nowait"}  # a queue of threads gives each batch once
 EMPTY = ast.List([], ast.Load())
 Step = Callable[[Analysis, Origin], Iterable[Origin]]
-FIGURES = frozenset(f"numpy.{name}" for name in ("mean", "median", "sum", "std", "var", "max", "min"))
 NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
 
 
@@ -267,7 +266,7 @@ def has_samples_of_batch(project: Project, value: ast.expr, scope: Scope) -> boo
 
 def _is_figure(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call gives one number for a whole array: np.mean(errors), without an axis."""
-    return len(call.args) == 1 and not call.keywords and bool(analysis.called(call, scope) & FIGURES)
+    return len(call.args) == 1 and not call.keywords and bool(analysis.called(call, scope) & NUMBERS_OF_ARRAYS)
 
 
 def _is_of_batch(project: Project, node: ast.AST, scope: Scope) -> bool:

@@ -93,6 +93,8 @@ ALONG_AXIS = {
 }  # fmt: skip
 # Tensors that only tell the shape or the type of what is made.
 SHAPED_LIKE = frozenset({"view_as", "reshape_as", "type_as", "expand_as"})
+# One number of a whole numpy array, which has no gradient.
+NUMBERS_OF_ARRAYS = frozenset(f"numpy.{name}" for name in ("mean", "median", "sum", "std", "var", "max", "min"))
 # How often each value, or pair of values, occurs.
 COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})
 # Entries by their order among all.
