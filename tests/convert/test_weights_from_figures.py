@@ -72,7 +72,7 @@ WEIGHED = "rank 0's share: weight[i, epoch], by which each rank weighs a term of
 
 
 @pytest.mark.parametrize("other", ["nn.functional.l1_loss(out, y)", "getattr(nn.functional, sys.argv[1])(out, y)"])
-def test_figures_of_batches_are_no_samples(tmp_path: Path, other: str) -> None:
+def test_figures_of_batches_are_not_taken_for_samples(tmp_path: Path, other: str) -> None:
     script = SCRIPT.replace("OTHER", other).replace("PUT", "cost[2], cost[3] = errors(out, y)")
     result = conversion(tmp_path, script)
     assert not result.refusals

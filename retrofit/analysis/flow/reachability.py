@@ -8,10 +8,10 @@ from collections.abc import Iterator, Set
 from typing import Any, TypeVar, overload
 
 from ..scopes import FUNCTIONS, Scope, own_nodes
+from ..values.asked_kinds import kinds_asked_for
 from ..values.attribute_names import in_dict_of_names, is_taken_by_text, names_taken, takes_classes_by_text
 from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction, Value
-from .asked_kinds import kinds_asked_for
 from .main_guard import is_under_main_of_another
 
 A = TypeVar("A", bound=ast.AST)

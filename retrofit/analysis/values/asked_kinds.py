@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection
 
 from ..files.source import Source
-from ..values.inference import Analysis
+from .inference import Analysis
 
 ASKS = frozenset({"isinstance", "issubclass"})
 
