@@ -107,6 +107,15 @@ COUNT = "count = nn.CrossEntropyLoss(ignore_index=2)\n"
             "/ rd.loss.rank_share(rd.loss.batch_count(n))",
         ),
         (
+            "import numpy as np\nn = np.sum(y.numpy() * y.numpy())\nloss = losses.sum() / float(n)",
+            "/ rd.loss.rank_share(rd.loss.batch_count(float(n)))",
+        ),
+        ("n = sum(y.tolist())\nloss = losses.sum() / n", "/ rd.loss.rank_share(rd.loss.batch_count(n))"),
+        (
+            "n = 3 * len(y) if args.parts else int(mask.sum())\nloss = losses.sum() / n",
+            "/ rd.loss.rank_share(rd.loss.batch_count(n))",
+        ),
+        (
             "found = Heads().boxes(model(x), y)\nloss = found['box'] + sum(found.values())",
             "number = rd.loss.rank_share(max(1, rd.loss.batch_count(found.sum(dim=1).data.sum())))",
         ),
@@ -170,6 +179,7 @@ def test_a_mean_over_the_samples_is_unchanged(lines: str, tmp_path: Path) -> Non
             "elements that this process counts",
         ),
         ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
+        ("loss = losses.mean() / max(y.tolist())", "something of this process's batch"),
     ],
 )
 def test_a_division_that_cannot_be_changed_safely_is_listed(lines: str, words: str, tmp_path: Path) -> None:

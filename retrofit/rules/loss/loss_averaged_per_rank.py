@@ -251,7 +251,8 @@ def find(project: Project) -> Iterator[Finding]:
         ):
             continue
         is_of_rows = division.kind == SIZE and has_uneven_rows(project)
-        if division.loss == UNKNOWN or (division.loss == SUM and (division.kind in (COUNT, RATIO) or is_of_rows)):
+        is_own = division.kind == UNKNOWN or (division.loss == SUM and (division.kind in (COUNT, RATIO) or is_of_rows))
+        if division.loss == UNKNOWN or is_own:
             finding = _of_division(project, division)
             decided += [(division.divisor, division.scope)] if finding.edits else []
             yield finding
@@ -304,6 +305,9 @@ def _of_division(project: Project, division: Division) -> Finding:
     source = division.scope.source
     if division.kind == RATIO:
         message = "sums over this process's batch are divided by each other: processes average the ratios"
+        return found(RULE, source, division.node, message, help=HELP_NONLINEAR)
+    if division.kind == UNKNOWN:
+        message = "the loss is divided by something of this process's batch: processes average the quotients"
         return found(RULE, source, division.node, message, help=HELP_NONLINEAR)
     edits: list[Edit] = []
     place = (

@@ -14,8 +14,8 @@ from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import ROWS_OF_GRAPHS
-from retrofit.training.torch_api.runtime import CHOSEN_MEAN
-from retrofit.training.torch_api.tensors import CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
+from retrofit.training.torch_api.runtime import CHOSEN_MEAN, RANK_SHARE
+from retrofit.training.torch_api.tensors import ARRAY_PACKAGES, CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
 
 from ..data.batch_values import BATCH, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
@@ -37,7 +37,7 @@ Divided = Union[ast.BinOp, ast.AugAssign, ast.Call]
 class Division:
     """A loss, MEAN or SUM over the batch of a process, that is divided by its SIZE, a COUNT or a RATIO's other part.
 
-    Of one that is UNKNOWN the division by a COUNT.
+    Or by something UNKNOWN of the batch. Of a loss that is UNKNOWN the division by a COUNT.
     """
 
     node: Divided
@@ -61,7 +61,7 @@ def find_divisions(
             continue
         loss, divisor = pair
         kind = reader.kind_of(divisor, scope)
-        if kind in (SIZE, COUNT, RATIO) and not values.loops_around(node, scope):
+        if kind != NOTHING and not values.loops_around(node, scope):
             over = reader.over(loss, scope)
             if over in (MEAN, SUM) or (over == UNKNOWN and kind == COUNT):
                 count = without_guard(divisor)
@@ -221,7 +221,7 @@ class Reader:
         if isinstance(node, ast.BinOp):
             kinds = [self._kind_at(origin.to(part)) for part in (node.left, node.right)]
             first = next((kind for kind in (UNKNOWN, RATIO, COUNT, SIZE) if kind in kinds), NOTHING)
-            return first if isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)) else UNKNOWN
+            return first if first == NOTHING or isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)) else UNKNOWN
         if isinstance(node, ast.Attribute) and node.attr in ROWS_OF_GRAPHS:
             return self._size(node, scope)
         if isinstance(node, ast.Attribute) and node.attr == "data":
@@ -234,7 +234,8 @@ class Reader:
 
     def _kind_of_sources(self, origin: Origin) -> str:
         found = [] if self._is_drawn(origin) else list(sources(self.analysis, origin))
-        return _common(map(self._kind_at, found)) if found else UNKNOWN
+        kinds = set(map(self._kind_at, found)) - {NOTHING}
+        return COUNT if kinds == {SIZE, COUNT} else _common(kinds) if found else UNKNOWN
 
     def _size(self, node: ast.expr, scope: Scope) -> str:
         return COUNT if self.values.has_chosen_rows(node, scope) else SIZE
@@ -248,13 +249,16 @@ class Reader:
             return self._size(node, scope)
         if name == "size":
             return self._size(node, scope) if isinstance(first, ast.Constant) and first.value == 0 else NOTHING
-        if name in ("float", "int") and first is not None:
+        is_share = RANK_SHARE in self.analysis.called(node, scope)
+        if (is_share or name in ("float", "int")) and first is not None:
             return self._kind_at(origin.to(first))
-        if name == SUM and isinstance(node.func, ast.Name) and isinstance(first, (ast.GeneratorExp, ast.ListComp)):
+        is_builtin = isinstance(node.func, ast.Name)
+        if name == SUM and is_builtin and isinstance(first, (ast.GeneratorExp, ast.ListComp)):
             is_counted = isinstance(first.elt, ast.Call) or self.kind_of(first.elt, scope) in (SIZE, COUNT)
             return COUNT if is_counted else UNKNOWN
-        is_torch = isinstance(node.func, ast.Attribute) and "torch" in self.analysis.named(node.func.value, scope)
-        if name in (SUM, "count_nonzero", "any") and not node.keywords and len(node.args) == (1 if is_torch else 0):
+        is_torch = not is_builtin and not self.analysis.named(node.func.value, scope).isdisjoint(ARRAY_PACKAGES)  # type: ignore[attr-defined]
+        is_whole = not node.keywords and len(node.args) == (1 if is_torch or is_builtin else 0)
+        if name in (SUM, "count_nonzero", "any") and is_whole:
             return RATIO if GRADIENT in self.values.sources_of(node, scope) else COUNT
         if name in SAME and isinstance(node.func, ast.Attribute) and not is_torch:
             return self._kind_at(origin.to(node.func.value))
