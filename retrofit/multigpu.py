@@ -2437,8 +2437,7 @@ def _length_of(batch: Any, axis: int) -> int:
     """Return the number of samples in a batch."""
     for shape in _shapes_of(batch) if not _is_list_of_samples(batch) else ():
         return shape[axis] if len(shape) > axis else shape[0]
-    parts = batch if isinstance(batch, tuple) else ()
-    lengths = {len(part) if isinstance(part, (list, tuple)) else -1 for part in parts}
+    lengths = {len(p) if isinstance(p, (list, tuple)) else -1 for p in (batch if isinstance(batch, tuple) else ())}
     if len(lengths) == 1 and -1 not in lengths:  # lists of inputs and of targets
         return max(*lengths, 1)
     return len(batch) if isinstance(batch, (list, tuple)) else 1
@@ -2453,23 +2452,25 @@ def _is_list_of_samples(batch: Any) -> bool:
 
 
 def _common_length(batch: Any) -> int:
-    """Return the number of rows that all tensors, arrays and lists of a batch have; 0 where they differ."""
+    """Return the number of rows that all tensors, arrays and lists of a batch have; 0 where it is not clear."""
     if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else 0 for part in parts}
-    return 0 if len(numbers) != 1 or {type(batch), *map(type, parts)} == {list} else numbers.pop()
+    firsts = {(*getattr(part, "shape", ()), 0)[0] for part in _parts_of(batch)}  # of ([moving, fixed], [fixed]): no row
+    are_lists = any(isinstance(part, (list, tuple)) and not _is_list_of_samples(part) for part in parts)
+    is_unclear = are_lists and len(firsts) == 1 and firsts != {0}
+    return 0 if len(numbers) != 1 or is_unclear or {type(batch), *map(type, parts)} == {list} else numbers.pop()
 
 
 def _rows_taken(batch: Any, rows: slice) -> Any:
     """Return rows of all parts of a batch, in a container of the same kind."""
-    if _is_list_of_samples(batch):
-        return batch[rows]
+    if _is_list_of_samples(batch) or not isinstance(batch, (Mapping, list, tuple)):
+        return rows_of(batch, rows)
     if isinstance(batch, Mapping):
         return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(rows_of(part, rows) for part in batch))
-    return type(batch)(rows_of(p, rows) for p in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
+    parts = [rows_of(part, rows) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -4741,4 +4742,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 2e7b0e10d5fbb51568277c028f3cf2113ea82ab65c621467d5b38b568dc98f90
+# Unchanged while the text above has the SHA-256 9373b4b37b27ec39d295722fb4363f35be1a8ea676a8420546979df66c8e1985

@@ -310,6 +310,25 @@ def number_of(one):
     return one[1] if isinstance(one, tuple) else len(one)
 
 
+def lists_of_arrays(batches):
+    set_options(argparse.Namespace(batch="global"))
+    try:
+        return [(own, weight_of()) for own in rd.distribute_loader(batches)]
+    finally:
+        forget_options()
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_lists_of_several_arrays_of_a_batch_are_not_split_by_their_entries(ranks, number):
+    """Inputs and targets of a model with two of each; also where there are as many samples in them."""
+    moving, fixed = np.zeros((number, 3)), np.ones((number, 3))
+    found = ranks(2).run(lists_of_arrays, [([moving, fixed], [fixed, moving])] * 2)
+    for rank, weight in zip(found, (2.0, 0.0)):  # rank 0's count
+        for (inputs, targets), own_weight in rank:
+            assert [len(inputs), len(targets), own_weight] == [2, 2, weight]
+            assert [len(part) for part in (*inputs, *targets)] == [number] * 4
+
+
 def lists_of_samples(kind, batch):
     set_options(argparse.Namespace(batch=batch))
     try:

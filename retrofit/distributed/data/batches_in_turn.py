@@ -176,8 +176,7 @@ def _length_of(batch: Any, axis: int) -> int:
     """Return the number of samples in a batch."""
     for shape in _shapes_of(batch) if not _is_list_of_samples(batch) else ():
         return shape[axis] if len(shape) > axis else shape[0]
-    parts = batch if isinstance(batch, tuple) else ()
-    lengths = {len(part) if isinstance(part, (list, tuple)) else -1 for part in parts}
+    lengths = {len(p) if isinstance(p, (list, tuple)) else -1 for p in (batch if isinstance(batch, tuple) else ())}
     if len(lengths) == 1 and -1 not in lengths:  # lists of inputs and of targets
         return max(*lengths, 1)
     return len(batch) if isinstance(batch, (list, tuple)) else 1
@@ -192,20 +191,22 @@ def _is_list_of_samples(batch: Any) -> bool:
 
 
 def _common_length(batch: Any) -> int:
-    """Return the number of rows that all tensors, arrays and lists of a batch have; 0 where they differ."""
+    """Return the number of rows that all tensors, arrays and lists of a batch have; 0 where it is not clear."""
     if _is_list_of_samples(batch):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
     numbers = {len(part) if hasattr(part, "__getitem__") and not isinstance(part, str) else 0 for part in parts}
-    return 0 if len(numbers) != 1 or {type(batch), *map(type, parts)} == {list} else numbers.pop()
+    firsts = {(*getattr(part, "shape", ()), 0)[0] for part in _parts_of(batch)}  # of ([moving, fixed], [fixed]): no row
+    are_lists = any(isinstance(part, (list, tuple)) and not _is_list_of_samples(part) for part in parts)
+    is_unclear = are_lists and len(firsts) == 1 and firsts != {0}
+    return 0 if len(numbers) != 1 or is_unclear or {type(batch), *map(type, parts)} == {list} else numbers.pop()
 
 
 def _rows_taken(batch: Any, rows: slice) -> Any:
     """Return rows of all parts of a batch, in a container of the same kind."""
-    if _is_list_of_samples(batch):
-        return batch[rows]
+    if _is_list_of_samples(batch) or not isinstance(batch, (Mapping, list, tuple)):
+        return rows_of(batch, rows)
     if isinstance(batch, Mapping):
         return type(batch)({name: rows_of(part, rows) for name, part in batch.items()})  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(rows_of(part, rows) for part in batch))
-    return type(batch)(rows_of(p, rows) for p in batch) if isinstance(batch, (list, tuple)) else rows_of(batch, rows)
+    parts = [rows_of(part, rows) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
