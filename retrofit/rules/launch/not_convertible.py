@@ -20,7 +20,7 @@ from retrofit.training import Project
 from retrofit.training.data.drawn import loaders_in
 from retrofit.training.data.draws.unknown_iterators import unknown_iterators
 from retrofit.training.data.loaders import draws_from
-from retrofit.training.distributed.frameworks import find_framework
+from retrofit.training.distributed.frameworks import find_framework, library_trainings
 from retrofit.training.loops import closure_steps
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.model.gradients import has_gradients, may_switch_on
@@ -200,6 +200,9 @@ def _own_updates(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]
     for node, scope in parameter_gradients(analysis, project.in_loops, shown):
         text = "the training uses gradients of parameters that are taken past backward(), of one process's samples"
         yield node, scope.source, text, "parameter-gradients"
+    for node, scope, name in library_trainings(analysis):
+        text = f"{name} trains a network whole, and writes its files, in every process"
+        yield node, scope.source, text, "library-training"
     for node, scope in trained_copies(analysis, project.optimizers, project.models):
         text = "what is trained is a copy of the model, whose gradients nothing averages over the processes"
         yield node, scope.source, text, "trained-copy"

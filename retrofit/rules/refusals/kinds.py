@@ -115,6 +115,14 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "library-training",
+        "A library trains a network whole, next to the training of the script: every process would do so again, and "
+        "write its files over those of the others.",
+        "Run it in a script of its own, for one process, and let this one load the file that it leaves.",
+        is_local=True,
+    ),
+    Kind(
+        "RF003",
         "parameter-gradients",
         "torch.autograd.grad, or a library of inner steps, gives gradients of parameters for a rank's own samples, and "
         "the training uses them: nothing makes them those of the whole batch.",

