@@ -25,6 +25,9 @@ class Library:
     """Names with a meaning for the analysis: functions by their full names, methods by their own."""
 
     same_functions: Collection[str] = frozenset({"iter", "reversed"})  # give what their first argument holds
+    picking: Collection[str] = frozenset({"random.choice", "random.Random.choice"})  # give one of what they are given
+    picking_several: Collection[str] = frozenset({"random.choices", "random.sample"})
+    calling: Collection[str] = frozenset()  # call their first argument with the others
     same_methods: Collection[str] = frozenset()  # give their own object
     creating_methods: Collection[str] = frozenset()  # of classes: give an object of the class that they are called on
     creating_functions: frozenset[str] = frozenset()  # make an object of a class that a text names

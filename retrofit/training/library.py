@@ -8,7 +8,7 @@ from retrofit.analysis.values.inference import Analysis
 
 from .loops import training_paths
 from .model.modules import is_model
-from .torch_api import data, distributed, launch, modules, tensors
+from .torch_api import data, distributed, launch, modules, randomness, runtime, tensors
 
 
 def _trainings(analysis: Analysis) -> list[Scope]:
@@ -18,6 +18,9 @@ def _trainings(analysis: Analysis) -> list[Scope]:
 
 TORCH = Library(
     same_functions=data.SAME_ITERABLE,
+    picking=randomness.PICKS_ONE,
+    picking_several=randomness.PICKS_SEVERAL,
+    calling={runtime.DRAW_TOGETHER},
     same_methods=modules.SAME_OBJECT,
     creating_methods=modules.CREATING,
     creating_functions=launch.INSTANTIATES,

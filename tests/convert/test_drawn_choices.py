@@ -164,6 +164,49 @@ def test_what_is_the_same_on_all_ranks_or_of_a_sample_is_not_listed(choice: str,
     assert [line for line in listed(tmp_path, "pass", SAME[choice]) if "chooses" in line or "rank 0" in line] == []
 
 
+UNEVEN = {  # generators with a seed, from which a rank draws for its samples, too
+    "noise": "x = x + seeded.gauss(0, 1) * len(x)\n        y = [seeded.random() for _ in range(len(x))]",
+    "an order": "numbers = np.random.default_rng(0); order = numbers.permutation(len(x))",
+    "rows of noise": "numbers = np.random.RandomState(0); x = x + numbers.randn(*x.shape)",
+    "of some samples": "x = torch.stack([-row if seeded.random() < 0.5 else row for row in x])",
+    "of torch": "numbers = torch.Generator().manual_seed(1); x = x + torch.randn(x.shape, generator=numbers)",
+}
+COINS = {
+    "noise": "seeded.random() < 0.5",
+    "an order": "numbers.integers(2)",
+    "rows of noise": "numbers.rand() < 0.5",
+    "of some samples": "seeded.choice([True, False])",
+    "of torch": "torch.rand(1, generator=numbers).item() < 0.5",
+}
+
+
+@pytest.mark.parametrize("kind", UNEVEN)
+def test_a_choice_by_a_generator_that_the_samples_use_is_that_of_rank_0(kind: str, tmp_path: Path) -> None:
+    step = f"{UNEVEN[kind]}\n        if {COINS[kind]}: loss = second"
+    assert "of rank 0" in listed(tmp_path, "pass", step)
+
+
+SUMMED = "lambda out, y: F.cross_entropy(out, y, reduction='sum') / 50"
+PICKED = {
+    "one": "random.choice([F.cross_entropy, SUMMED])",
+    "of a generator": "seeded.choice([F.cross_entropy, SUMMED])",
+    "of the values of a dict": "seeded.choice(list({'a': F.cross_entropy, 'b': SUMMED}.values()))",
+    "by a key": "{'a': F.cross_entropy, 'b': SUMMED}[seeded.choice(['a', 'b'])]",
+    "several": "random.choices([F.cross_entropy, SUMMED], [1, 2])[0]",
+    "of numpy": "np.random.choice([F.cross_entropy, SUMMED])",
+    "with a name": "seeded.choice([('a', F.cross_entropy), ('b', SUMMED)])[1]",
+}
+
+
+@pytest.mark.parametrize("kind", PICKED)
+def test_a_loss_that_is_chosen_at_random_is_read(kind: str, tmp_path: Path) -> None:
+    step = f"loss = {PICKED[kind].replace('SUMMED', SUMMED)}(out, y)"
+    script = HEAD.replace("MODEL", "pass").replace("STEP", step).replace("AFTER", "pass")
+    result = conversion(tmp_path, script)
+    assert not result.refusals
+    assert any("rd.loss.sum_loss(F.cross_entropy(out, y, reduction='sum') / 50)" in file.text for file in result.files)
+
+
 RUN = """\
 import random
 

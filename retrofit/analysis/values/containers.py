@@ -11,6 +11,7 @@ from ..scopes import FUNCTIONS, Scope, own_nodes
 from .attribute_names import in_dict_of_names
 from .kinds import NOTHING, Display, Item, Result, Value, Values
 from .mapped import MAP, applied
+from .picked import several_picked
 
 if TYPE_CHECKING:
     from .inference import Analysis
@@ -37,9 +38,14 @@ class Containers:
             return self._analysis.evaluate(made, base.scope)
         if isinstance(base, Result) and base.builder in LISTS and base.call.args:
             listed = self._analysis.evaluate(base.call.args[0], base.scope)
+            called = base.call.args[0].func if isinstance(base.call.args[0], ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr == "values":  # of a dict, in their order
+                return self.elements(base.call.args[0], base.scope, ())
             held = [v for v in listed if isinstance(v, Display) or (isinstance(v, Result) and v.builder == MAP)]
             if held:
                 return frozenset().union(*(self.entry(value, key) for value in held))
+        if isinstance(base, Result) and (picked := several_picked(self._analysis, base)):
+            return picked | {Item(base)}
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope

@@ -38,6 +38,7 @@ from .kinds import (
     Values,
     name_of,
 )
+from .picked import one_picked
 
 
 class Analysis:
@@ -314,14 +315,16 @@ class Analysis:
                 return frozenset([function.base])
             if isinstance(function.base, LocalClass) and function.name in self.library.creating_methods:
                 return frozenset([Instance(function.base.scope, node)])
-            return frozenset([Result(name_of(function), node, scope, function.base)])
+            name = name_of(function)
+            return frozenset([Result(name, node, scope, function.base), *one_picked(self, name, node, scope)])
         if isinstance(function, External):
             if function.name in self.library.same_functions and node.args:
                 return self.evaluate(node.args[0], scope)
             by_name = self._by_name(function.name, node, scope)
             if by_name:
                 return by_name
-            return frozenset([Result(function.name, node, scope), *self._wrapped(function.name, node, scope)])
+            others = *self._wrapped(function.name, node, scope), *one_picked(self, function.name, node, scope)
+            return frozenset([Result(function.name, node, scope), *others])
         if isinstance(function, Result) and function.is_partial:
             return self._of_partial(function, node, scope)
         return NOTHING

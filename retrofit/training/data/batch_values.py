@@ -17,7 +17,8 @@ from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.flow.stored import literal_key, stored_in
-from retrofit.analysis.scopes import Binding, Scope, own_nodes
+from retrofit.analysis.nodes import walk
+from retrofit.analysis.scopes import Binding, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
 from retrofit.training.model.modules import is_layer
@@ -238,6 +239,9 @@ class _Search:
             if self.notes_choices and self.values.chooses(node, step.scope):
                 self._note_chosen(step)
             return [step.to(node.value), step.to(node.slice, learns=False, is_index=True, is_even=is_even)]
+        if isinstance(node, ast.Lambda):  # a function, and not what it gives for its parameters
+            names = (part for part in walk(node.body) if isinstance(part, ast.Name))
+            return [step.to(name) for name in names if name.id not in parameters(node)]
         is_test = isinstance(node, ast.Compare)
         if step.is_index and (is_test or _is_combined_mask(node)):
             self._note_chosen(step)

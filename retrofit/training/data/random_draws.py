@@ -6,16 +6,15 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.reachability import calls_within, names_called
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
-from retrofit.analysis.values.kinds import Instance, Result
+from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import DROPOUT
 from retrofit.training.torch_api.randomness import (
     DRAWS,
     DRAWS_IN_PLACE,
-    GENERATORS,
     RANDOM_TRANSFORMS,
     SEEDS,
     SYSTEM_DRAWS,
@@ -29,6 +28,7 @@ from ..model.layers import calls_of, model_of
 from . import seeds
 from .loaders import TRAIN
 from .shards import builders_of, given_to, places_given
+from .uneven_generators import generators_drawn_from, uneven_generators
 
 if TYPE_CHECKING:
     from .. import Project
@@ -74,11 +74,13 @@ def seeds_in_workers(project: Project) -> Iterator[tuple[ast.Call, Scope, set[st
 def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a call draws random numbers in the training loops: every rank has others there.
 
-    A generator without a seed gives other numbers to every rank everywhere, one with a seed the same ones.
+    A generator without a seed gives other numbers to every rank everywhere, one with a seed the same ones, unless ranks
+    draw more or fewer of them for their samples.
     """
+    if builders := generators_drawn_from(project, call, scope):
+        is_own = any(_is_own_stream(project, *builder) for builder in builders)
+        return is_own or any(builder in uneven_generators(project) for builder, _ in builders)
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    if method and (builders := _generators(project, call.func.value, scope)):  # type: ignore[attr-defined]
-        return any(_is_own_stream(project, *builder) for builder in builders)
     is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & (DRAWS | SYSTEM_DRAWS))
     return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
 
@@ -92,13 +94,10 @@ def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
     )
 
 
-def _generators(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.Call, Scope]]:
-    """Return the calls that make the generator of random numbers that an expression is."""
-    values = project.analysis.evaluate(node, scope)
-    return [(value.call, value.scope) for value in values if isinstance(value, Result) and value.builder in GENERATORS]
-
-
 def _is_own_stream(project: Project, builder: ast.Call, scope: Scope) -> bool:
+    name = last_name(builder)
+    if name in ("Generator", "manual_seed"):  # of torch, which begins where all others do
+        return name == "manual_seed" and seeds.is_drawn(project.analysis, builder, scope, shared=True)
     is_given = bool(builder.args or builder.keywords)
     return not is_given or seeds.is_drawn(project.analysis, builder, scope, shared=True)
 
@@ -108,6 +107,11 @@ def _calls_in_loops(project: Project) -> set[ast.AST]:
         return {node for node, _ in project.in_loops if isinstance(node, ast.Call)}
 
     return project.analysis.fact("calls in training loops", find)
+
+
+def training_data_sets(project: Project) -> set[Scope]:
+    """Return the project's own classes of the data sets that the training's loaders read."""
+    return datasets(project, _training_loaders(project))
 
 
 def datasets(project: Project, loaders: list[Place]) -> set[Scope]:

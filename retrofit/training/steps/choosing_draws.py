@@ -21,6 +21,7 @@ from retrofit.training.torch_api.randomness import DRAWS, SHUFFLES
 
 from ..data.loaders import TRAIN
 from ..data.random_draws import draws_in_loop
+from ..data.uneven_generators import generators_drawn_from, uneven_generators
 from ..distributed.ranks.from_main import is_from_main
 from ..model.modules import is_module
 from .drawn_choices import drawn_choices, onward, read, run_for_batches
@@ -69,7 +70,8 @@ def _draws(project: Project, chosen: ast.expr, scope: Scope) -> Iterator[Place]:
 def _is_common(project: Project, call: ast.Call, scope: Scope, loops: Collection[tuple[ast.AST, Scope]]) -> bool:
     """Return whether all ranks make a draw, equally often, and for the batch as it is."""
     names = project.analysis.called(call, scope)
-    if not names & DRAWS:
+    made = generators_drawn_from(project, call, scope)
+    if not names & DRAWS and not any(builder in uneven_generators(project) for builder, _ in made):
         return False  # in place, or of a generator of its own, which all ranks get from rank 0
     if any(follows_batch(project, given, scope) for given in given_to_draw(call)):
         return False

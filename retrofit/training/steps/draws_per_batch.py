@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import children
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import ORDERS, of_common_stream
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
@@ -91,12 +91,24 @@ def given_to_draw(call: ast.Call) -> list[ast.expr]:
 
 
 def follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression is computed from a batch, from its shape, or from a rank's part of a batch size."""
-    found = computed_from(project.analysis, node, scope)
-    parts = [(part, o.scope) for o in found for part in walk(o.node) if isinstance(part, ast.expr)]
+    """Return whether an expression is computed from a batch, from its shape, or from a rank's part of a batch size.
+
+    A function that is not called is not: random.choice([lambda out, y: ..., ...]).
+    """
+    start = [Origin(node, scope)]
+    found = origins(
+        project.analysis, start, lambda o: [] if isinstance(o.node, ast.Lambda) else inputs(project.analysis, o)
+    )
+    parts = [(part, o.scope) for o in found for part in _outside_functions(o.node) if isinstance(part, ast.expr)]
     calls = [(part, where) for part, where in parts if isinstance(part, ast.Call)]
     is_of_rank = any(project.analysis.called(*place) & OWN_BATCH_SIZES for place in calls)
     return is_of_rank or any(p in project.batch_sizes or project.batch_values.sources_of(*p) for p in parts)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for part in () if isinstance(node, ast.Lambda) else children(node):
+        yield from _outside_functions(part)
 
 
 def _is_trained_on(project: Project, call: ast.Call, scope: Scope) -> bool:

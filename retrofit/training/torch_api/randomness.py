@@ -55,6 +55,13 @@ DRAWS_IN_PLACE = frozenset(
 )
 # Streams of their own.
 GENERATORS = frozenset({f"{NUMPY}.default_rng", f"{NUMPY}.RandomState", f"{NUMPY}.Generator", f"{PYTHON}.Random"})
+# Draws that give one of what they are given, or a list of some of it.
+PICKS_ONE = frozenset({
+    f"{PYTHON}.choice", f"{PYTHON}.Random.choice", f"{PYTHON}.SystemRandom.choice", "secrets.choice", f"{NUMPY}.choice",
+    f"{NUMPY}.default_rng.choice", f"{NUMPY}.RandomState.choice", f"{NUMPY}.Generator.choice",
+})  # fmt: skip
+PICKS_SEVERAL = frozenset(f"{PYTHON}.{name}" for name in ("choices", "sample", "Random.choices", "Random.sample"))
+TORCH_GENERATORS = frozenset({f"{TORCH}.Generator", f"{TORCH}.Generator.manual_seed"})
 # Generators that begin where the system says, if they are given no seed; what lets a stream begin there again.
 OWN_GENERATORS = frozenset({
     f"{PYTHON}.Random",
