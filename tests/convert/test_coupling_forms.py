@@ -112,3 +112,44 @@ def test_what_is_of_each_sample_or_of_none_is_left(tmp_path: Path, form: str) ->
 @pytest.mark.parametrize("form", RELATIVE)
 def test_a_mean_of_the_batch_inside_a_loss_is_that_of_all_ranks(tmp_path: Path, form: str) -> None:
     assert "rd.loss.batch_mean(" in outcome(tmp_path, PLAIN, RELATIVE[form])
+
+
+HIDDEN = {  # reductions over the samples under other names
+    "reduce of einops": ("einops.reduce(out[:, 0], 'b c -> c', 'mean').pow(2).sum()", "rd.loss.batch_mean(einops"),
+    "an extreme of einops": ("einops.reduce(out[:, 0], 'b c -> c', 'max').sum()", "rd.loss.batch_rows("),
+    "a sum of einops": ("einops.reduce(out.pow(2), 'b t c -> ', 'sum')", "rd.loss.sum_loss("),
+    "einsum of einops": ("einops.einsum(out[:, 0], out[:, 0], 'b i, b j -> i j').pow(2).sum()", "rd.loss.batch_sum("),
+    "pairs of einops": ("einops.einsum(out[:, 0], out[:, 0], 'i d, j d -> i j').exp().mean()", "rd.loss.batch_rows("),
+    "a product of vectors": ("torch.dot(out.view(-1), out.view(-1)).sqrt()", "rd.loss.batch_sum(torch.dot"),
+    "a norm across the samples": ("F.layer_norm(out[:, 0].t(), (len(out),)).exp().mean()", "rd.loss.batch_rows("),
+    "instances of a turned batch": ("F.instance_norm(out[:, 0].t()[None]).exp().mean()", "rd.loss.batch_rows("),
+    "new axes by None": ("(out[:, 0, :1] - out[:, 0, 0][None]).exp().mean()", "rd.loss.batch_rows("),
+    "a mean of numpy": ("out.mean() * float(np.mean(x.numpy() > 1))", "rd.reduce_loss(np.mean(x.numpy() > 1))"),
+}
+
+
+@pytest.mark.parametrize("form", HIDDEN)
+def test_a_reduction_under_another_name_is_that_of_all_ranks(tmp_path: Path, form: str) -> None:
+    loss, edit = HIDDEN[form]
+    script = SCRIPT.replace("FORWARD", PLAIN).replace("LOSS", loss)
+    result = conversion(tmp_path, script.replace("from einops", "import einops\nimport numpy as np\nfrom einops"))
+    assert not result.refusals
+    assert edit in "\n".join(file.text for file in result.files)
+
+
+ROWWISE = [
+    "einops.reduce(out[:, 0], 'b c -> b', 'max').mean()",
+    "einops.einsum(out[:, 0], out[:, 1], 'b i, b i -> b').mean()",
+    "F.layer_norm(out, (4,)).exp().mean()",
+    "F.instance_norm(out).exp().mean()",
+    "(out[:, :1] - out[:, 1:]).exp().mean()",
+    "(out[:, 0][:, None] - out[:, 1][:, None]).exp().mean()",
+]
+
+
+@pytest.mark.parametrize("loss", ROWWISE)
+def test_what_looks_like_one_and_is_of_each_sample_is_left(tmp_path: Path, loss: str) -> None:
+    script = SCRIPT.replace("FORWARD", PLAIN).replace("LOSS", loss)
+    result = conversion(tmp_path, script.replace("from einops", "import einops\nfrom einops"))
+    assert not result.refusals
+    assert not any("rd.loss." in file.text for file in result.files)

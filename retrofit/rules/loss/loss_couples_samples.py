@@ -14,7 +14,7 @@ from retrofit.training import Project
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
 from retrofit.training.losses.gathering.kept_batches import has_only_kept_batches
 from retrofit.training.losses.library import calls_of_criterion, library_couplings
-from retrofit.training.losses.reductions.coupling import IN_MODEL, Coupling, couplings, is_brought_together
+from retrofit.training.losses.reductions.coupling import IN_MODEL, OF_NUMPY, Coupling, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
 from retrofit.training.losses.rows.rows_by_place import rows_by_place
 from retrofit.training.losses.rows.sequences_of_samples import layers_over_samples
@@ -154,7 +154,8 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _of_all_ranks(source: Source, coupling: Coupling) -> list[Edit]:
     """Return the edits that make a sum or mean that of all ranks: for `total /= n` in a line after it."""
-    end = ")" if coupling.learns else ", learns=False)"
+    takes_numbers = coupling.function in OF_NUMPY.values()
+    end = ")" if coupling.learns or takes_numbers else ", learns=False)"
     if isinstance(coupling.node, ast.Name):
         name = coupling.node.id
         return [insert_after(source, source.statement(coupling.node), [f"{name} = {coupling.function}({name}{end}"])]

@@ -58,9 +58,8 @@ def _reading(project: Project) -> Iterator[Place]:
     """Yield the calls by which the training's data sets read a sample."""
     from .random_draws import training_data_sets
 
-    for owner in training_data_sets(project):
-        for name in READS_SAMPLES:
-            method = project.analysis.classes.method(owner, name)
-            for node in own_nodes(method.node) if method is not None else ():
-                if isinstance(node, ast.Call):
-                    yield from calls_within(project.analysis, node, method.scope)
+    methods = (project.analysis.classes.method(o, name) for o in training_data_sets(project) for name in READS_SAMPLES)
+    for method in methods:
+        for node in own_nodes(method.node) if method is not None else ():
+            if isinstance(node, ast.Call) and method is not None:
+                yield from calls_within(project.analysis, node, method.scope)

@@ -161,7 +161,11 @@ PRODUCT_METHODS = {"mm": 1, "matmul": 1, "addmm": 2, "addmm_": 2}
 # Those of each matrix in a row of them.
 BATCHED_PRODUCTS = {"torch.bmm": 2, "torch.baddbmm": 3}
 BATCHED_METHODS = {"bmm": 1, "baddbmm": 2}
-EINSUM = "torch.einsum"
+DOTS = frozenset({"dot", "vdot"})  # the sum of the products of entries, of two vectors
+# Normalisations, and the first axis over which they run.
+NORMALIZED_FROM = {"layer_norm": 1, "group_norm": 1, "instance_norm": 2, "rms_norm": 1}
+EINSUMS = frozenset({"torch.einsum", "einops.einsum"})
+EINOPS_REDUCE = "einops.reduce"
 # An entry for each pair of those of two tensors; of the rows of two matrices; of those of one vector; their places.
 PAIRING = frozenset({"torch.outer", "torch.ger", "torch.kron", "torch.cartesian_prod"})
 PAIRING_METHODS = frozenset({"outer", "ger", "kron"})

@@ -13,7 +13,7 @@ from retrofit.training.torch_api.tensors import (
     COMBINATIONS,
     DISTANCES,
     DISTANCES_WITHIN,
-    EINSUM,
+    EINSUMS,
     PAIRING,
     PAIRING_METHODS,
     PRODUCT_METHODS,
@@ -24,6 +24,8 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSED,
     TRANSPOSES,
 )
+
+from ..patterns import equation_of
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ def _of_call(analysis: Analysis, node: ast.Call, scope: Scope) -> Pair | None:
         return Pair(given[0], given[1])
     if (pair := _of_pairing(node, names)) is not None:
         return pair
-    if EINSUM in names and len(given) == 3:
-        return _of_einsum(*given)
+    if names & EINSUMS:
+        return _of_einsum(node)
     for name in names & set(PRODUCTS):
         if len(given) == PRODUCTS[name]:
             return _of_product(given[-2], given[-1])
@@ -89,12 +91,12 @@ def _of_pairing(node: ast.Call, names: set[str]) -> Pair | None:
     return Pair(_plain(given[0]), _plain(given[1]))  # dims=([1], [1]): both keep their first axis
 
 
-def _of_einsum(equation: ast.expr, left: ast.expr, right: ast.expr) -> Pair | None:
+def _of_einsum(node: ast.Call) -> Pair | None:
     """Return the operands of `"ic,jc->ij"` or `"ic,cj->ij"`, where both keep an index of their own."""
-    if not isinstance(equation, ast.Constant) or not isinstance(equation.value, str) or "->" not in equation.value:
+    equation = equation_of(node)
+    if equation is None or len(equation[0]) != 2 or len(equation[2]) != 2:
         return None
-    inputs, output = equation.value.replace(" ", "").split("->")
-    first, _, second = inputs.partition(",")
+    (first, second), output, (left, right) = equation
     kept = [set(part) & set(output) for part in (first, second)]
     if len(first) != 2 or len(second) != 2 or len(output) != 2 or any(len(own) != 1 for own in kept):
         return None

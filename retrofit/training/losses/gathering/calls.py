@@ -19,7 +19,7 @@ from retrofit.training.torch_api.tensors import (
     DETACHES,
     DRAWN,
     DRAWN_LIKE,
-    EINSUM,
+    EINSUMS,
     ENTRYWISE,
     INTEGER_CASTS,
     JOINS,
@@ -129,7 +129,7 @@ class CallValues:
         if found.kind == SIZE and name[:1].isupper() and name not in TENSOR_CLASSES:
             return Value(FIXED)  # an object that is made for a batch size: a loader
         is_known = name in OF_ENTRIES | NEW | TENSOR_CLASSES or self._is_layer(node, scope)
-        if found.kind in ROWS and not is_known and EINSUM not in self.analysis.called(node, scope):
+        if found.kind in ROWS and not is_known and not self.analysis.called(node, scope) & EINSUMS:
             return other(f"it is not known what {ast.unparse(node.func)} makes of rows")
         return found
 

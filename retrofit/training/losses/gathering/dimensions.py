@@ -28,6 +28,28 @@ KEPT_BY_LAYERS = {"Linear", "LayerNorm", "Dropout", "ReLU", "GELU", "Tanh", "Sig
 MOST_STEPS = 12
 
 
+def differing_axes(analysis: Analysis, left: ast.expr, right: ast.expr, scope: Scope) -> int | None:
+    """Return how many axes more the first of two tensors has, also where both are made of one that is not known."""
+    one, other = (number_of_axes(analysis, part, scope) for part in (left, right))
+    if one is None and other is None and (base := _indexed(left)) == _indexed(right):
+        one, other = (_added(part) for part in (left, right)) if base else (None, None)
+    return None if one is None or other is None else one - other
+
+
+def _indexed(node: ast.expr) -> str:
+    """Return the variable of which an expression takes entries, or puts axes into it: `z` of z[:, 0][None]."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _added(node: ast.expr) -> int | None:
+    """Return how many axes more than that an expression has."""
+    if not isinstance(node, ast.Subscript):
+        return 0
+    return _of_entry(_added(node.value), node.slice)
+
+
 def number_of_axes(analysis: Analysis, node: ast.expr, scope: Scope, steps: int = MOST_STEPS) -> int | None:
     """Return how many axes a tensor has, None where that cannot be seen."""
     if steps == 0:

@@ -10,6 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import ALONG_AXIS, CHOOSES, FLATTENS, VIEWS
 
+from ..patterns import axes_in_pattern, equation_of, reduction_of
 from . import kinds
 from .kinds import FLAT, Kind
 
@@ -179,35 +180,58 @@ def _after_rearranging(pattern: str, axis: int) -> int:
     return FLAT if len(axes) == 1 else index
 
 
-def axes_in_pattern(side: str) -> list[list[str]]:
-    """Return the names in each axis of one side of a pattern."""
-    groups: list[list[str]] = []
-    is_inside = False
-    for token in side.replace("(", " ( ").replace(")", " ) ").split():
-        if token in "()":
-            is_inside = token == "("
-            groups += [[]] if is_inside else []
-        elif is_inside:
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return groups
-
-
 def is_of_whole(index: ast.expr) -> bool:
-    """Return whether an index is into a tensor or takes a part of a list: x[:, 0], x[0, 1], x[:n]."""
+    """Return whether an index is into a tensor or takes a part of a list: x[:, 0], x[0, 1], x[:n], x[None]."""
     if isinstance(index, ast.Tuple):
         return not any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in index.elts)
-    return isinstance(index, ast.Slice)
+    return isinstance(index, ast.Slice) or _is_new_axis(index)
+
+
+def after_index(axis: int, index: ast.expr) -> int:
+    """Return the axis of the samples after an index that puts in new axes, or takes one entry along others."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if not any(map(_is_new_axis, parts)) or not 0 <= axis < FLAT:
+        return axis
+    before, after = 0, 0
+    for part in parts:
+        if before > axis or getattr(part, "value", None) is Ellipsis:
+            break
+        if _is_new_axis(part):
+            after += 1
+            continue
+        if before == axis:
+            return after
+        before, after = before + 1, after + (_number(part) is None)
+    return after + axis - before
+
+
+def _is_new_axis(part: ast.expr) -> bool:
+    is_none = isinstance(part, ast.Constant) and part.value is None
+    return is_none or (isinstance(part, ast.Attribute) and part.attr == "newaxis")
 
 
 def einsum_kind(node: ast.Call, operands: Kind, scope: Scope) -> Kind:
     """Return the kind of torch.einsum("bc,bc->b", x, y): a sum over the samples where their axis is gone."""
-    pattern = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-    if not isinstance(pattern, str) or "->" not in pattern or not operands.has_rows:
+    equation = equation_of(node)
+    if equation is None or not operands.has_rows:
         return operands if operands.has_rows else kinds.of(kinds.UNKNOWN)
-    before, _, after = pattern.replace(" ", "").partition("->")
-    batch = before[:1]
+    batch, after = equation[0][0][:1], equation[1]
     if batch in after:
         return replace(operands, axis=after.index(batch))
     return kinds.reduced(operands, kinds.SUM, (node, scope), None, False)
+
+
+def kind_by_pattern(node: ast.Call, found: Kind, scope: Scope) -> Kind:
+    """Return the kind of einops.reduce(x, "b c -> c", "mean"), by whether its pattern keeps the samples."""
+    if not found.has_rows:
+        return found
+    read = reduction_of(node, 0 if found.axis == FLAT else found.axis)
+    if read is None:
+        return kinds.of(kinds.UNKNOWN)
+    how, place = read
+    if place is not None:
+        return replace(found, axis=place)
+    if how in (kinds.SUM, kinds.MEAN):
+        return kinds.reduced(found, how, (node, scope), None, False)
+    leaf = frozenset([(node, scope)])
+    return Kind(frozenset([kinds.COUPLED]), 0, found.leaves | leaf, found.coupled | leaf)

@@ -27,13 +27,16 @@ from retrofit.training.torch_api.tensors import (
     ALONG_AXIS,
     BEFORE_AXIS,
     COUNTS,
+    DOTS,
     DRAWN,
     DRAWN_LIKE,
+    EINOPS_REDUCE,
     EXTREMES,
     FILLED,
     FILLED_LIKE,
     JOINS,
     NEW,
+    NORMALIZED_FROM,
     OPERATORS,
     REPEATS,
     SAME_ARRAY,
@@ -53,7 +56,7 @@ from ..rows.scattered import put_by
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
-from .axes import Sizes, axes_of, axis_along, einsum_kind, reshaped
+from .axes import Sizes, axes_of, axis_along, einsum_kind, kind_by_pattern, reshaped
 from .kinds import CONSTANT, Kind, Leaf
 from .library import COUNTED_MEAN, library_reduction, raised_norm
 from .lists import LAYERS
@@ -184,11 +187,18 @@ class CallReader:
         if given and CHOSEN_MEAN in self.analysis.called(node, scope):
             return self._reduced(node, MEAN, given[0], rest, scope, frame)
         if name == "einsum" and node.args:
-            return self.noted(einsum_kind(node, self._joined(node.args[1:], scope, frame, ()), scope), node)
+            return self.noted(einsum_kind(node, self._joined(node.args, scope, frame, ()), scope), node)
+        if EINOPS_REDUCE in self.analysis.called(node, scope) and node.args:
+            return self.noted(kind_by_pattern(node, self.reader.kind(node.args[0], scope, frame), scope), node)
         if name in MAKING and (receiver is None or name in NEW) and not self._takes_entries(node, name, scope):
             return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
+        if (
+            name in DOTS and given and rest and self._module_of(node, scope) != "numpy"
+        ):  # of vectors: a product, summed up
+            found = self.reader.operation(ast.Mult(), given[0], rest[0], scope, frame, node)
+            return self.noted(kinds.reduced(found, kinds.SUM, (node, scope), None, False), node)
         if name == "tensordot" and given and rest:
             return self._contracted(node, given[0], rest, scope, frame)
         if name == "square" and given:
@@ -252,6 +262,8 @@ class CallReader:
                 return self._counted(node, name, found, scope)
             if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
                 return self._of_all_entries(node, name, found, given[0], rest, scope)
+            if found.axis >= NORMALIZED_FROM.get(name, found.axis + 1):
+                return _over_samples(found, (node, scope))
             if name == "batch_norm" and _is_training(node):
                 return _over_samples(found, (node, scope))
             if name in ALONG_AXIS and found.axis in (kinds.FLAT, axis_along(node, name, rest, scope)):

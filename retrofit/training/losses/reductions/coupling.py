@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from .reader import LossReader
 
+OF_NUMPY = {"rd.loss.batch_mean": "rd.reduce_loss"}  # which takes numbers, without gradients
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 IN_MODEL = "it is in the model, which an evaluation runs too"
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
@@ -146,6 +147,8 @@ def _find(project: Project) -> Iterator[Coupling]:
 
 def _coupling(project: Project, node: ast.expr, scope: Scope) -> Coupling:
     function = _function_of(reader_of(project), node)
+    if isinstance(node, ast.Call) and any(name.startswith("numpy.") for name in project.analysis.called(node, scope)):
+        function = OF_NUMPY.get(function, "")
     reason = "" if function else "it is not a plain sum or mean"
     if node in reader_of(project).in_models and not (_is_added_to_state(node, scope) or only_in_training(node, scope)):
         reason = IN_MODEL

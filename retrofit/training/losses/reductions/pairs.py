@@ -12,13 +12,14 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import (
     BATCHED_METHODS,
     BATCHED_PRODUCTS,
-    EINSUM,
+    EINSUMS,
     PRODUCT_METHODS,
     PRODUCTS,
     TRANSPOSED,
 )
 
-from ..gathering.dimensions import number_of_axes
+from ..gathering.dimensions import differing_axes
+from ..patterns import equation_of
 from .kinds import FLAT
 from .reduction import plain_reader
 
@@ -35,8 +36,8 @@ def samples_that_meet(
 
     `can_be`: tells cheaply which operands count. The kind of any takes far longer to find.
     """
-    if isinstance(node, ast.Call) and EINSUM in project.analysis.called(node, scope):
-        return _of_einsum(project, node, scope) if all(map(can_be, node.args[1:])) else None
+    if isinstance(node, ast.Call) and EINSUMS & project.analysis.called(node, scope):
+        return _of_einsum(project, node, scope) if all(map(can_be, (equation_of(node) or (0, 0, []))[2])) else None
     given = _operands(project.analysis, node, scope)
     if given is None or not all(map(can_be, given)):
         return None
@@ -61,14 +62,13 @@ def rows_across_axes(
         operands = (node.left, node.comparators[0])
     else:
         return None
-    numbers = [number_of_axes(project.analysis, part, scope) for part in operands]
-    if None in numbers or not all(map(can_be, operands)):
+    difference = differing_axes(project.analysis, *operands, scope)
+    if difference is None or not all(map(can_be, operands)):
         return None
-    axes = [_axis(project, part, scope) for part in operands]
-    if None in axes or axes[0] == axes[1]:
+    one, other = (_axis(project, part, scope) for part in operands)
+    if one is None or other is None or one == other:
         return None
-    ends = [axis - number for axis, number in zip(axes, numbers) if axis is not None and number is not None]
-    return operands if ends[0] != ends[1] else None  # the last axes of both meet
+    return operands if one - other != difference else None  # the last axes of both meet
 
 
 def _axis(project: Project, node: ast.expr, scope: Scope) -> int | None:
@@ -103,15 +103,15 @@ def _swaps_last_axes(node: ast.expr) -> bool:
 
 def _of_einsum(project: Project, node: ast.Call, scope: Scope) -> Operands | None:
     """Return the operands of einsum("tbc,tdc->tbd", x, y), in which the samples of each have a letter of their own."""
-    equation = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-    if not isinstance(equation, str) or "->" not in equation or "." in equation or len(node.args) != 3:
+    equation = equation_of(node)
+    if equation is None or len(equation[2]) != 2 or "." in equation[1]:
         return None
-    inputs, output = equation.replace(" ", "").split("->")
+    inputs, output, operands = equation
     letters = []
-    for operand, part in zip(inputs.split(","), node.args[1:]):
+    for operand, part in zip(inputs, operands):
         axis = _axis(project, part, scope)
         if axis is None or axis >= len(operand):
             return None
         letters.append(operand[axis])
     is_pair = len(letters) == 2 and letters[0] != letters[1] and set(letters) <= set(output)
-    return (node.args[1], node.args[2]) if is_pair else None
+    return (operands[0], operands[1]) if is_pair else None

@@ -28,7 +28,7 @@ from ..divisions import Reader as DivisorReader
 from ..rows.scattered import scattered
 from ..wrapped import objects_inside
 from . import kinds
-from .axes import is_of_whole
+from .axes import after_index, is_of_whole
 from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
@@ -327,7 +327,7 @@ class LossReader:
         is_of_tensor = is_of_whole(node.slice)
         found = self.kind(node.value, scope, frame, keys if is_of_tensor else (key, *keys))
         if isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
-            return found
+            return replace(found, axis=after_index(found.axis, node.slice)) if found.has_rows else found
         chosen = self.kind(node.slice, scope, frame)
         if not chosen.has_rows or not (found.has_rows or chosen.coupled):
             return found

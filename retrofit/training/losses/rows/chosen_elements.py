@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COMPARING = COMPARISONS | {"bool"}
 MEANS = {"mean", "nanmean"}
+MASKED = "torch.masked"  # means of the elements that a mask leaves
 KEEPING = SAME_ENTRIES | INTEGER_CASTS | RESHAPES
 
 
@@ -31,7 +32,7 @@ def values_of_mean(analysis: Analysis, node: ast.AST, scope: Scope) -> ast.expr 
     """Return what a mean is over, of all elements or along the first axis; None for anything else."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in MEANS:
         return None
-    is_torch = "torch" in analysis.named(node.func.value, scope)
+    is_torch = bool(analysis.named(node.func.value, scope) & {"torch", MASKED})
     given = node.args[:1] if is_torch else [node.func.value]
     return given[0] if given and _is_over_the_first_axis(node, is_torch) else None
 
@@ -41,7 +42,9 @@ def is_mean_of_chosen(project: Project, node: ast.AST, scope: Scope) -> bool:
     values = values_of_mean(project.analysis, node, scope)
     if values is None:
         return False
-    is_chosen = has_uneven_rows(project) or node.func.attr == "nanmean"  # type: ignore[attr-defined]
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    is_masked = node.func.attr == "nanmean" or MASKED in project.analysis.named(node.func.value, scope)
+    is_chosen = has_uneven_rows(project) or is_masked
     wanted = {BATCH, GRADIENT} if is_chosen else {BATCH, GRADIENT, UNEVEN}
     return wanted <= project.batch_values.sources_of(values, scope)
 
