@@ -15,7 +15,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import children
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import ORDERS, of_common_stream
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
