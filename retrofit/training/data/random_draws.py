@@ -23,12 +23,12 @@ from retrofit.training.torch_api.randomness import (
     TRANSFORMS,
 )
 
+from ..distributed.ranks.uneven_generators import generators_drawn_from, uneven_generators
 from ..launch.arguments import default_of_option
 from ..model.layers import calls_of, model_of
 from . import seeds
 from .loaders import TRAIN
 from .shards import builders_of, given_to, places_given
-from .uneven_generators import generators_drawn_from, uneven_generators
 
 if TYPE_CHECKING:
     from .. import Project

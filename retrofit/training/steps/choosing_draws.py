@@ -21,8 +21,8 @@ from retrofit.training.torch_api.randomness import DRAWS, SHUFFLES
 
 from ..data.loaders import TRAIN
 from ..data.random_draws import draws_in_loop
-from ..data.uneven_generators import generators_drawn_from, uneven_generators
 from ..distributed.ranks.from_main import is_from_main
+from ..distributed.ranks.uneven_generators import generators_drawn_from, uneven_generators
 from ..model.modules import is_module
 from .drawn_choices import drawn_choices, onward, read, run_for_batches
 from .draws_per_batch import follows_batch, given_to_draw

@@ -25,7 +25,7 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSES,
 )
 
-from ..patterns import equation_of
+from .patterns import equation_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import ALONG_AXIS, CHOOSES, FLATTENS, VIEWS
 
-from ..patterns import axes_in_pattern, equation_of, reduction_of
+from ..comparisons.patterns import axes_in_pattern, equation_of, reduction_of
 from . import kinds
 from .kinds import FLAT, Kind
 

@@ -18,8 +18,8 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSED,
 )
 
+from ..comparisons.patterns import equation_of
 from ..gathering.dimensions import differing_axes
-from ..patterns import equation_of
 from .kinds import FLAT
 from .reduction import plain_reader
 

@@ -17,7 +17,7 @@ from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.randomness import GENERATORS, TORCH_GENERATORS
 
 if TYPE_CHECKING:
-    from .. import Project
+    from retrofit.training import Project
 
 Place = tuple[ast.Call, Scope]
 READS_SAMPLES = ("__getitem__", "__getitems__", "__iter__")
@@ -38,8 +38,8 @@ def uneven_generators(project: Project) -> set[ast.Call]:
 
 
 def _find(project: Project) -> Iterator[Place]:
-    from ..steps.draws_per_batch import follows_batch, given_to_draw
-    from ..steps.mixed_by_libraries import collated
+    from ...steps.draws_per_batch import follows_batch, given_to_draw
+    from ...steps.mixed_by_libraries import collated
 
     calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
     for call, scope in dict.fromkeys(calls):
@@ -56,7 +56,7 @@ def _find(project: Project) -> Iterator[Place]:
 
 def _reading(project: Project) -> Iterator[Place]:
     """Yield the calls by which the training's data sets read a sample."""
-    from .random_draws import training_data_sets
+    from ...data.random_draws import training_data_sets
 
     methods = (project.analysis.classes.method(o, name) for o in training_data_sets(project) for name in READS_SAMPLES)
     for method in methods:
