@@ -94,6 +94,7 @@ COUNT = "count = nn.CrossEntropyLoss(ignore_index=2)\n"
             "/ (rd.loss.rank_share(rd.loss.batch_count(mask.sum()) + 1e-6))",
         ),
         ("loss = losses.sum().div(mask.sum())", ".div(rd.loss.rank_share(rd.loss.batch_count(mask.sum())))"),
+        ("loss = losses.sum() * (1 / mask.sum())", "* (1 / rd.loss.rank_share(rd.loss.batch_count(mask.sum())))"),
         ("loss = torch.div(losses.sum(), mask.sum())", ", rd.loss.rank_share(rd.loss.batch_count(mask.sum())))"),
         ("loss = losses.sum()\nloss /= len(y[mask])", "loss /= rd.loss.rank_share(rd.loss.batch_count(len(y[mask])))"),
         ("if i % 2:\n    mask = ~mask\nloss = losses.sum() / mask.sum()", "rd.loss.batch_count(mask.sum())"),
@@ -133,6 +134,12 @@ def test_a_sum_is_divided_by_the_count_of_all_processes(lines: str, expected: st
         ("loss = losses.mean()\nloss /= float(len(x))", "loss /= rd.loss.batch_count(float(len(x)))"),
         ("loss = losses.mean() / mask.sum()", "loss = losses.mean() / rd.loss.batch_count(mask.sum())"),
         ("loss = Heads()(model(x), y)", "loss /= rd.loss.batch_count(n)"),
+        ("loss = losses.mean() * (1 / len(x))", "loss = losses.mean() * (1 / rd.loss.batch_count(len(x)))"),
+        (
+            "n = 1 / torch.tensor(x.numel())\nloss = n * losses.mean()",
+            "n = 1 / rd.loss.batch_count(torch.tensor(x.numel()))",
+        ),
+        ("loss = losses.mean()\nloss *= 0.5 / x.shape.numel()", "loss *= 0.5 / rd.loss.batch_count(x.shape.numel())"),
     ],
 )
 def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected: str, tmp_path: Path) -> None:
@@ -148,6 +155,9 @@ def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected:
         "loss = losses.mean() / args.parts",
         "loss = losses.mean() / len(loader)",
         "loss = losses.mean() / x.shape[1]",
+        "loss = losses.mean() * (1 / x.shape[1])",
+        "n = 1 / len(x)\nloss = losses.sum() * n",
+        "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean() * (1 / len(x))",
         "loss = weighed(losses)",
         "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean() / len(x)",
         "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean()\nloss = loss / len(x)",
@@ -256,3 +266,20 @@ def test_a_count_that_a_loss_is_divided_by_is_added_up_over_the_ranks_once(tmp_p
     assert "number = (y != 0).sum().item()" in lines
     (finding,) = conversion(tmp_path, HEAD + COUNTED).listed
     assert finding.message.startswith("rank 0's share: run(loader")
+
+
+@pytest.mark.parametrize(
+    "count", ["mask.numel()", "torch.tensor(torch.numel(mask))", "torch.as_tensor(float(len(mask)))"]
+)
+def test_a_share_of_the_batch_is_that_of_all_processes_however_its_number_is_written(
+    count: str, tmp_path: Path
+) -> None:
+    lines = f"part = 1 - torch.sum(mask) / {count}\nloss = part * losses.mean()"
+    (line,) = (line for line in converted(tmp_path, script(lines)) if line.startswith("part ="))
+    assert line == f"part = 1 - rd.loss.batch_mean(torch.sum(mask) / {count})"
+
+
+def test_one_divided_by_the_samples_is_listed_where_it_is_a_factor_twice(tmp_path: Path) -> None:
+    lines = "n = 1 / len(x)\nloss = n * losses.mean() + n * losses.sum()"
+    (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF308")
+    assert not finding.edits and "rank_share" in finding.help

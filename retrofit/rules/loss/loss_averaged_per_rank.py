@@ -246,9 +246,9 @@ def find(project: Project) -> Iterator[Finding]:
     for use in repeated_next_to_others(project) if not project.distribution.is_by_hand else ():
         yield found(RULE, use.scope.source, use.expression, MESSAGE, help=HELP)
     for division in project.divisions:
-        if is_made_global(project, division.divisor, division.scope) or is_of_whole_rows(
-            project, division.node, division.scope
-        ):
+        place = (division.node, division.scope)
+        is_global = is_made_global(project, division.divisor, division.scope) or is_of_whole_rows(project, *place)
+        if division.is_in_loop or is_global:
             continue
         is_of_rows = division.kind == SIZE and has_uneven_rows(project)
         is_own = division.kind == UNKNOWN or (division.loss == SUM and (division.kind in (COUNT, RATIO) or is_of_rows))
@@ -313,6 +313,7 @@ def _of_division(project: Project, division: Division) -> Finding:
     place = (
         _place_of(project, division)
         if division.loss == SUM
+        and division.is_alone
         and not project.distribution.is_by_hand
         and not obstacle(project, division.divisor, division.scope, together=True)
         else None

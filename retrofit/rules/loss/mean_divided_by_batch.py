@@ -9,10 +9,12 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.divisions import COUNT, SIZE, Division
+from retrofit.training.losses.reductions.coupling import MAYBE_ONE_BY_ONE, ONE_BY_ONE, obstacle
 from retrofit.training.losses.reductions.reduction import counts_outputs, is_sum, loss_kind
 from retrofit.training.losses.terms import MEAN
 
 RULE = CATALOG["RF308"]
+HELP = "divide by rd.loss.batch_count(n) where it is a mean, by rd.loss.rank_share(rd.loss.batch_count(n)) a sum"
 INVALID = [
     """\
 for images, labels in loader:
@@ -29,6 +31,28 @@ for images, labels in loader:
 for images, labels in loader:
     mask = labels > 0
     loss = criterion(model(images), labels) / mask.sum()  # RF308
+    loss.backward()
+""",
+    # one divided by it, as a factor
+    """\
+for images, labels in loader:
+    loss = 0.5 / len(images) * criterion(model(images), labels)  # RF308
+    loss.backward()
+""",
+    """\
+for images, labels in loader:
+    terms = []
+    for output in [model(images), model(labels)]:
+        norm = 1.0 / torch.tensor(torch.numel(output), dtype=torch.float32)
+        terms.append(norm * F.mse_loss(output, labels))  # RF308
+    loss = sum(terms)
+    loss.backward()
+""",
+    """\
+for images, labels in loader:
+    norm = 1 / np.prod(images.shape)
+    outputs = model(images)
+    loss = norm * F.mse_loss(outputs, labels) + norm * F.l1_loss(outputs, labels)  # RF308
     loss.backward()
 """,
 ]
@@ -48,6 +72,7 @@ for images, labels in loader:
     """\
 for images, labels in loader:
     loss = criterion(model(images), labels) / images.shape[1] / len(loader) / 4
+    loss = loss / np.prod(images.shape[1:]) * (1 / images.shape[2])
     loss.backward()
 """,
     # a mean of means over one sample each
@@ -91,9 +116,13 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         if division.loss == MEAN and division.kind in (SIZE, COUNT) and not _is_sum(project, division):
             source = division.scope.source
-            edits = surround(source, division.count, "rd.loss.batch_count(", ")") if division.is_settled else []
+            reason = obstacle(project, division.dividend, division.scope) if division.is_in_loop else ""
+            if reason in (ONE_BY_ONE, MAYBE_ONE_BY_ONE):
+                continue
+            is_sure = division.is_settled and division.is_alone and not reason
+            edits = surround(source, division.count, "rd.loss.batch_count(", ")") if is_sure else []
             message = "a mean is divided by this process's part of the batch: the gradient becomes N times as large"
-            yield found(RULE, source, division.node, message, edits)
+            yield found(RULE, source, division.node, message, edits, help=HELP)
 
 
 def _is_sum(project: Project, division: Division) -> bool:

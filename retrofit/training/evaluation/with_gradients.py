@@ -26,7 +26,7 @@ def loss_like_in_training(project: Project, loop: LoopNode, scope: Scope) -> boo
     analysis = project.analysis
     calls = [(n, scope) for n in walk(loop) if isinstance(n, ast.Call) and has_gradients(analysis, scope, n)]
     reached = [function.scope for function in functions_reached(analysis, calls)]
-    if not {division.scope for division in project.divisions}.isdisjoint(reached):
+    if not {division.scope for division in project.divisions if not division.is_in_loop}.isdisjoint(reached):
         return True
     inner = [(node, where) for where in reached for node in own_nodes(where.node)]
     return loop in project.nodes_in_batches and any(terms_at(analysis, *place) for place in (*calls, *inner))

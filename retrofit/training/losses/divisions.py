@@ -11,11 +11,20 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, Part, functions_run, is_followed, sources
 from retrofit.analysis.memory import Memory
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import ROWS_OF_GRAPHS
 from retrofit.training.torch_api.runtime import CHOSEN_MEAN, RANK_SHARE
-from retrofit.training.torch_api.tensors import ARRAY_PACKAGES, CLAMPS, COUNT_METHODS, READS, RESHAPES, SAME_ENTRIES
+from retrofit.training.torch_api.tensors import (
+    ARRAY_PACKAGES,
+    CLAMPS,
+    CONVERTS,
+    COUNT_METHODS,
+    READS,
+    RESHAPES,
+    SAME_ENTRIES,
+    TENSOR_CLASSES,
+)
 
 from ..data.batch_values import BATCH, GRADIENT, BatchValues
 from ..distributed.distribution import Distribution, leads_to_collective
@@ -29,7 +38,10 @@ SUM = "sum"
 SIZE, COUNT, RATIO = "size", "count", "ratio"  # of the batch; of some of its elements; of what a model makes of it
 NOTHING, UNKNOWN = "", "?"  # nothing of the batch
 SAME = SAME_ENTRIES | READS | RESHAPES
+MULTIPLIES = {"mul", "mul_", "multiply", "multiply_"}
 DIVIDES = {"div", "div_", "true_divide", "true_divide_"}
+NUMBERS = CONVERTS | {"float", "int", "array", "asarray", "float32", "float64", "int64"}
+PRODUCTS = {"prod"}  # of numpy, math and torch
 Divided = Union[ast.BinOp, ast.AugAssign, ast.Call]
 
 
@@ -37,7 +49,8 @@ Divided = Union[ast.BinOp, ast.AugAssign, ast.Call]
 class Division:
     """A loss, MEAN or SUM over the batch of a process, that is divided by its SIZE, a COUNT or a RATIO's other part.
 
-    Or by something UNKNOWN of the batch. Of a loss that is UNKNOWN the division by a COUNT.
+    Or by something UNKNOWN of the batch. Of a loss that is UNKNOWN the division by a COUNT. `node` is a product where
+    the loss is multiplied by 1 / n.
     """
 
     node: Divided
@@ -48,6 +61,8 @@ class Division:
     divisor: ast.expr
     count: ast.expr  # in the divisor, without what keeps it from being 0
     is_settled: bool  # whether every process comes here: no test on the batch decides about it
+    is_alone: bool  # whether nothing else is divided by the divisor in its place
+    is_in_loop: bool  # over something of a batch: its samples, or what a model makes of it
 
 
 def find_divisions(
@@ -56,17 +71,39 @@ def find_divisions(
     """Yield the divisions among what losses are computed by."""
     reader = Reader(analysis, values, distribution)
     for node, scope in parts:
-        pair = divided(analysis, node, scope)
-        if pair is None:
-            continue
-        loss, divisor = pair
-        kind = reader.kind_of(divisor, scope)
-        if kind != NOTHING and not values.loops_around(node, scope):
-            over = reader.over(loss, scope)
+        for loss, divisor, is_alone in _divided_or_weighed(reader, node, scope):
+            kind = reader.kind_of(divisor, scope)
+            over = reader.over(loss, scope) if kind != NOTHING else NOTHING
             if over in (MEAN, SUM) or (over == UNKNOWN and kind == COUNT):
                 count = without_guard(divisor)
-                is_settled = values.is_settled(node, scope)
-                yield Division(node, scope, over, kind, loss, divisor, count, is_settled)  # type: ignore[arg-type]
+                place = (values.is_settled(node, scope), is_alone, bool(values.loops_around(node, scope)))
+                yield Division(node, scope, over, kind, loss, divisor, count, *place)  # type: ignore[arg-type]
+
+
+def _divided_or_weighed(reader: Reader, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield what is divided by what, also as `loss * (1 / n)`, and whether nothing else is divided by that."""
+    pair = divided(reader.analysis, node, scope)
+    if pair is not None:
+        yield *pair, True
+    for factor, other in _factors(reader.analysis, node, scope):
+        found = inverted(factor, scope)
+        if found is not None and reader.kind_of(found[0], scope) == NOTHING:
+            yield other, found[1], found[2]
+
+
+def _factors(analysis: Analysis, node: ast.AST, scope: Scope) -> list[tuple[ast.expr, ast.expr]]:
+    """Return each factor of a product, with the other one."""
+    if isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Mult):
+        pair = (node.target, node.value) if isinstance(node, ast.AugAssign) else (node.left, node.right)
+    elif isinstance(node, ast.Call) and last_name(node) in MULTIPLIES and not node.keywords:
+        is_method = isinstance(node.func, ast.Attribute) and "torch" not in analysis.named(node.func.value, scope)
+        given = [node.func.value, *node.args] if is_method else node.args  # type: ignore[attr-defined]
+        if len(given) != 2:
+            return []
+        pair = (given[0], given[1])
+    else:
+        return []
+    return [pair, (pair[1], pair[0])]
 
 
 def divided(analysis: Analysis, node: ast.AST, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
@@ -102,6 +139,60 @@ def total_in(project: Project, test: ast.expr, scope: Scope) -> ast.expr | None:
     analysis = project.analysis
     reader = analysis.fact("counts", lambda: Reader(analysis, project.batch_values, project.distribution))
     return count if reader.kind_of(count, scope) == COUNT else None
+
+
+def converted(call: ast.Call) -> ast.expr | None:
+    """Return the number in float(n), torch.tensor(n), np.float32(n) and torch.FloatTensor([n]); None for other calls.
+
+    torch.FloatTensor(n) is a tensor of n entries.
+    """
+    name, first = last_name(call), call.args[0] if call.args else None
+    is_list = isinstance(first, (ast.List, ast.Tuple)) and len(first.elts) == 1
+    if first is None or not (name in NUMBERS or (name in TENSOR_CLASSES and is_list)):
+        return None
+    return first.elts[0] if is_list else first  # type: ignore[attr-defined]
+
+
+def multiplied(call: ast.Call) -> ast.expr | None:
+    """Return the shape whose entries np.prod(x.shape) and math.prod(list(x.size())) multiply; None for others."""
+    shape = call.args[0] if last_name(call) in PRODUCTS and len(call.args) == 1 and not call.keywords else None
+    while isinstance(shape, ast.Call) and len(shape.args) == 1 and last_name(shape) in NUMBERS | {"list", "tuple"}:
+        shape = shape.args[0]
+    return shape
+
+
+def counted(call: ast.Call) -> ast.expr | None:
+    """Return the tensor of which x.numel() and torch.numel(x) are the number of entries; None for other calls.
+
+    Of x.shape.numel() it is x.
+    """
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in COUNT_METHODS or len(call.args) > 1:
+        return None
+    tensor = call.args[0] if call.args else call.func.value
+    shape = tensor.func if isinstance(tensor, ast.Call) and not tensor.args else tensor
+    is_shape = isinstance(shape, ast.Attribute) and shape.attr == ("shape" if shape is tensor else "size")
+    return shape.value if is_shape else tensor  # type: ignore[attr-defined]
+
+
+def inverted(node: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr, bool] | None:
+    """Return what is divided by what in a factor that is 1 / n, also n ** -1, and whether it is a factor only here.
+
+    A variable is followed to the one expression that it is; read again, it is a factor elsewhere, too.
+    """
+    if isinstance(node, ast.Name):
+        bindings = scope.bindings.get(node.id, [])
+        value = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
+        found = inverted(value, scope) if value is not None and bindings[0].kind == "value" else None
+        reads = [part for part in own_nodes(scope.node) if isinstance(part, ast.Name) and part.id == node.id]
+        return (*found[:2], found[2] and len(reads) == 2) if found is not None else None
+    if isinstance(node, ast.UnaryOp):
+        return inverted(node.operand, scope)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return node.left, node.right, True
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and ast.unparse(node.right) in ("-1", "-1.0"):
+        return ast.Constant(1), node.left, True
+    number = converted(node) if isinstance(node, ast.Call) else None
+    return inverted(number, scope) if number is not None else None
 
 
 def without_guard(node: ast.expr) -> ast.expr:
@@ -249,9 +340,12 @@ class Reader:
             return self._size(node, scope)
         if name == "size":
             return self._size(node, scope) if isinstance(first, ast.Constant) and first.value == 0 else NOTHING
-        is_share = RANK_SHARE in self.analysis.called(node, scope)
-        if (is_share or name in ("float", "int")) and first is not None:
-            return self._kind_at(origin.to(first))
+        number = first if RANK_SHARE in self.analysis.called(node, scope) else converted(node)
+        if number is not None:
+            return self._kind_at(origin.to(number))
+        shape = multiplied(node)
+        if shape is not None:
+            return self._kind_at(Origin(shape, scope, (0,)))
         is_builtin = isinstance(node.func, ast.Name)
         if name == SUM and is_builtin and isinstance(first, (ast.GeneratorExp, ast.ListComp)):
             is_counted = isinstance(first.elt, ast.Call) or self.kind_of(first.elt, scope) in (SIZE, COUNT)

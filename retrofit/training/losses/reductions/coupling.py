@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 OF_NUMPY = {"rd.loss.batch_mean": "rd.reduce_loss"}  # which takes numbers, without gradients
 FUNCTION_OF = {SUM: "rd.loss.batch_sum", MEAN: "rd.loss.batch_mean"}
 IN_MODEL = "it is in the model, which an evaluation runs too"
+ONE_BY_ONE = "it is computed for one sample after the other elsewhere"
+MAYBE_ONE_BY_ONE = "it may be computed for one sample after the other"
 ABOUT_SHAPES = SHAPE_METHODS | {"len", "isinstance", "is_tensor", "hasattr"}
 
 
@@ -195,10 +197,10 @@ def obstacle(project: Project, node: ast.expr, scope: Scope, together: bool = Fa
             if not is_last and isinstance(outer, (*LOOPS, ast.ListComp, ast.GeneratorExp)):
                 for iterable in () if _is_over_data(project, outer, where) else _iterables(outer):
                     if samples.goes_through(iterable, where):
-                        return "it is computed for one sample after the other elsewhere"
+                        return ONE_BY_ONE
                     is_of_batches = outer in project.batch_values.steps
                     if not is_of_batches and any(_may_be_samples(project, part, where) for part in _zipped(iterable)):
-                        return "it may be computed for one sample after the other"
+                        return MAYBE_ONE_BY_ONE
                     if CHOSEN in project.batch_values.sources_of(iterable, where):
                         return "processes may come to it a different number of times"
             if is_last:

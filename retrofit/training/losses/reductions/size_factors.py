@@ -12,9 +12,8 @@ from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH, CHOSEN, GRADIENT
-from retrofit.training.torch_api.tensors import COUNT_METHODS
 
-from ..divisions import without_guard
+from ..divisions import converted, counted, multiplied, without_guard
 from . import kinds
 from .kinds import Kind
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 SIZE, OTHER, NOTHING = "size", "other", ""  # proportional to the number of samples, another function of it, neither
 TIMES_SIZE = {kinds.MEAN: kinds.SUM, kinds.PENALTY: kinds.SUM, kinds.UNKNOWN: kinds.UNKNOWN}
-CONVERTING = {"float", "int"}
 NUMERIC = {"min", "max", "round", "sqrt", "pow", "log", "abs", "ceil", "floor"}
 
 
@@ -81,8 +79,10 @@ class SizeFactors:
             return _of_operation(node.op, *(self._at(origin.to(part)) for part in (node.left, node.right)))
         if isinstance(node, ast.UnaryOp):
             return self._at(origin.to(node.operand))
-        if isinstance(node, ast.Call) and last_name(node) in CONVERTING and len(node.args) == 1:
-            return self._at(origin.to(node.args[0]))
+        if isinstance(node, ast.Call) and (number := converted(node)) is not None:
+            return self._at(origin.to(number))
+        if isinstance(node, ast.Call) and (shape := multiplied(node)) is not None:
+            return self._at(Origin(shape, origin.scope, (0,)))
         if isinstance(node, ast.Call) and last_name(node) in NUMERIC:
             return OTHER if any(self._at(origin.to(part)) for part in node.args) else NOTHING
         found = {self._at(inner) for inner in sources(self._analysis, origin)}
@@ -119,8 +119,8 @@ def _measured(origin: Origin) -> tuple[ast.expr | None, bool]:
             return node.args[0], False
         if isinstance(node.func, ast.Attribute):
             is_first = node.func.attr == "size" and len(node.args) == 1 and _is_zero(node.args[0])
-            if is_first or (node.func.attr in COUNT_METHODS and not node.args):
-                return node.func.value, True
+            if is_first or counted(node) is not None:
+                return (node.func.value if is_first else counted(node)), True
     shape = node.func if isinstance(node, ast.Call) and not node.args else node
     if keys == (0,) and isinstance(shape, ast.Attribute):
         return (shape.value, True) if shape.attr == ("shape" if shape is node else "size") else (None, False)
