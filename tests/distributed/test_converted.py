@@ -251,17 +251,21 @@ def test_a_part_of_a_long_order_has_as_many_samples_on_every_rank(monkeypatch):
 class EndlessSampler(Sampler):
     """One permutation behind the other, from the common stream."""
 
+    def __init__(self, length=2**31):
+        self.length = length
+
     def __iter__(self):
         while True:
             yield from torch.randperm(10).tolist()
 
     def __len__(self):
-        return 2**31
+        return self.length
 
 
-def test_an_endless_sampler_keeps_its_order_under_other_random_draws():
+@pytest.mark.parametrize("length", [2**31, 10, 0])
+def test_an_endless_sampler_keeps_its_order_under_other_random_draws(length):
     def draw(rank, between):
-        share = iter(shard_of(EndlessSampler(), 2, rank))
+        share = iter(shard_of(EndlessSampler(length), 2, rank))
         return [(next(share), torch.rand(between))[0] for _ in range(25)]
 
     state = torch.get_rng_state()
@@ -269,8 +273,14 @@ def test_an_endless_sampler_keeps_its_order_under_other_random_draws():
     for start in range(0, 25, 5):  # a permutation of 10 is shared out by two
         assert sorted(first[start : start + 5] + second[start : start + 5]) == list(range(10))
     torch.set_rng_state(state)
-    list(islice(iter(shard_of(EndlessSampler(), 2, 0)), 25))
+    list(islice(iter(shard_of(EndlessSampler(length), 2, 0)), 25))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("length", [10, 0])
+def test_an_endless_sampler_may_have_any_length(length):
+    loader = sharding.shard_loader(DataLoader(range(10), 4, sampler=EndlessSampler(length)), batch_size=4)
+    assert len(list(islice(loader, 8))) == 8
 
 
 def test_several_processes_need_the_process_group(monkeypatch):

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from multiprocessing import forkserver
 from typing import Any
 
@@ -63,13 +63,13 @@ class ShardedSampler(Sampler):
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(self.epoch)
         seed = mix_seed(self.seed, self.epoch)
-        if not hasattr(self.sampler, "__len__"):
-            number = self.batch_size * self.world_size
-            return self._in_parts(islice(drawn_apart(self.sampler, seed, number), start, None))
-        drawn = islice(drawn_apart(self.sampler, seed), start, None)
-        if len(self.sampler) > MOST_INDICES:  # it never ends in practice: RandomSampler(num_samples=10**10)
-            return islice(drawn, self.rank, self._num_used(len(self.sampler)) - start, self.world_size)
-        order = list(drawn)
+        length = len(self.sampler) if hasattr(self.sampler, "__len__") else 0
+        most = length if length <= MOST_INDICES else 0
+        number = 2**16 if most else self.batch_size * self.world_size
+        drawn = islice(drawn_apart(self.sampler, seed, number), start, None)
+        order = list(islice(drawn, most + 1))
+        if len(order) > most:  # it may never end, whatever its length: RandomSampler(num_samples=10**10)
+            return self._in_parts(chain(order, drawn))
         self._check(order)
         self._begin(order, start)
         return islice(cycle(order), self.rank, self._num_used(len(order)), self.world_size)
@@ -298,11 +298,11 @@ def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: 
             "items have cannot be told; give the DataLoader a batch_size, or a batch sampler"
         )
     sampler: Any = getattr(loader.batch_sampler, "sampler", None)
-    if batch_size is None or not hasattr(sampler, "__len__"):
+    total = len(sampler) if hasattr(sampler, "__len__") else 0
+    if batch_size is None or not (total or type(sampler).__module__.startswith("torch.")):  # it may have no end
         return
-    total, drop_last = len(sampler), loader.batch_sampler.drop_last  # type: ignore[union-attr]
     global_batch = batch_size * get_world_size() * accum_steps
-    if total == 0 or (drop_last and total < global_batch):
+    if total == 0 or (loader.batch_sampler.drop_last and total < global_batch):  # type: ignore[union-attr]
         accumulated = f" x {accum_steps} accumulation steps" if accum_steps > 1 else ""
         raise ValueError(
             f"the training set has {total} samples, fewer than one global batch of {global_batch} ({batch_size} "
