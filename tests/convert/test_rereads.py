@@ -193,6 +193,47 @@ def test_a_library_reads_it_in_a_method_of_an_object_that_may_not_be_known(made:
     assert lines[lines.index("rd.barrier()") + 1] == "return self.score(self.path)"
 
 
+SCORES = """\
+import scores
+
+
+class Board:
+    def __init__(self, out):
+        self.out = out
+
+    def show(self):
+        keep(self.out, 1)
+        scores.table(title="found", path=self.out)
+
+
+def show(path):
+    scores.table("labels", path)
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["keep(args.out, [1])", "show(args.out)"],
+        ["keep(args.out, [1])", "scores.table(args.out)"],
+        ["board = Board(args.out)", "board.show()"],
+        ["out = args.out", "keep(out, [1])", "show(path=out)"],
+    ],
+)
+def test_a_library_is_given_the_variable_that_names_the_file(steps: list[str], tmp_path: Path) -> None:
+    lines = converted(tmp_path, script(steps).replace(FUNCTIONS, FUNCTIONS + SCORES))
+    assert lines.count("rd.barrier()") == 1
+    following = lines[lines.index("rd.barrier()") + 1]
+    assert following.startswith("scores.table(title" if "board.show()" in steps else ("show(", "scores.table(args"))
+
+
+def test_a_library_that_is_given_another_option_is_not_waited_for(tmp_path: Path) -> None:
+    text = script(["keep(args.out, [1])", "scores.table(args.labels)", "scores.table(os.path.join('a', args.out))"])
+    assert "rd.barrier()" not in converted(tmp_path, text.replace(FUNCTIONS, FUNCTIONS + SCORES))
+
+
 def test_files_named_by_functions_of_one_module_are_not_the_same(tmp_path: Path) -> None:
     first = 'results = "results" + time.strftime("%H%M%S") + ".txt"\nopen(results, "w").write("1")\n'
     after = 'started = open(str(int(time.time())) + ".log").read()\n'

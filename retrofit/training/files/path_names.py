@@ -32,6 +32,12 @@ def path_names(analysis: Analysis, path: ast.expr, scope: Scope) -> tuple[Names,
     return memory.once((path, scope), lambda: _names(analysis, path, scope))
 
 
+def names_of_variables(analysis: Analysis, path: ast.expr, scope: Scope) -> Names:
+    """Return the names of the variables that a path is given by as a whole: `out` of run(out), `.out` of args.out."""
+    found = (part for origin in origins(analysis, [Origin(path, scope)]) for part in _part(origin))
+    return frozenset(f"{part} as a whole" for part in found)
+
+
 def _names(analysis: Analysis, path: ast.expr, scope: Scope) -> tuple[Names, Names]:
     files: set[str] = set()
     parts: set[str] = set()

@@ -33,7 +33,7 @@ from retrofit.training.torch_api.output import FILE_LOGGERS
 from retrofit.training.torch_api.runtime import COMBINING, MAIN_FIRST, WITH_COLLECTIVES
 
 from .outputs import FOLDER, OPEN, SAVE, STORE, WRITE, Output, opens_for_writing, opens_own_path
-from .path_names import Names, names_of_read, path_names
+from .path_names import Names, names_of_read, names_of_variables, path_names
 
 ANY = "*"  # what a command writes, which only the command knows
 FOLDERS_MADE = {"os.makedirs", "os.mkdir"}
@@ -205,7 +205,7 @@ class Rereads:
         if replaced and not self._alone(scope, call):
             self._wait(statement, scope, call)
             self._reading = set()
-        read = self._paths_read(call, scope) if is_reader and not functions else set()
+        read = self._paths_read(call, scope) | given if is_reader and not functions else set()
         for summary in inside:
             read |= summary.read
         if given and not self._current.meets and not self._alone(scope, call):
@@ -239,7 +239,9 @@ class Rereads:
         packages = {name.partition(".")[0] for name in names if "." in name}
         if not packages or packages & {*standard_modules(), *NEVER_READ} or call in self._shown:
             return NOTHING
-        return NOTHING.union(*(path_names(self.analysis, path, scope)[0] for path in call.args[:1]))
+        paths = [*call.args, *(keyword.value for keyword in call.keywords)]
+        files = (path_names(self.analysis, path, scope)[0] for path in paths)
+        return NOTHING.union(*files, *(names_of_variables(self.analysis, path, scope) for path in paths))
 
     def _before_tests(self, statement: ast.stmt, scope: Scope) -> ast.stmt:
         """Return the outermost `if os.path.exists(path)` around a statement, which ranks may answer apart."""
@@ -274,7 +276,7 @@ class Rereads:
         return NOTHING.union(*(self._written_to(path, scope) for path in call.args[position : position + 1]))
 
     def _written_to(self, path: ast.expr, scope: Scope) -> Names:
-        return NOTHING.union(*path_names(self.analysis, path, scope))
+        return NOTHING.union(*path_names(self.analysis, path, scope), names_of_variables(self.analysis, path, scope))
 
     def _paths_read(self, call: ast.Call, scope: Scope) -> set[str]:
         given = call.args[:1] or [keyword.value for keyword in call.keywords[:1]]
