@@ -10,6 +10,7 @@ from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .attribute_names import in_dict_of_names
 from .kinds import NOTHING, Display, Item, Result, Value, Values
+from .listed_members import listed_members
 from .mapped import MAP, applied
 from .picked import several_picked
 
@@ -123,6 +124,9 @@ class Containers:
     def elements(self, node: ast.expr | None, scope: Scope, path: tuple[int, ...]) -> Values:
         """Return what an iteration over `node` gives, at `path` inside each element."""
         analysis = self._analysis
+        listed = listed_members(analysis, node, scope, path)
+        if listed is not None:
+            return listed
         if isinstance(node, ast.Call) and node.args:
             names = analysis.called(node, scope)
             if "enumerate" in names:
