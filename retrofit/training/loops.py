@@ -123,9 +123,10 @@ def paths_to(
         if closures:
             callers = [*callers, *closure_steps(analysis).get(outermost.node, [])]
         further = [site for site in callers if not any(site.scope is frame.scope for frame in frames)]
+        is_start = not further
         further = [site for site in further if not is_ruled_out(analysis, frames, site)]
         last = frames[-1]
-        if not further and len(found) < MOST_PATHS and (anywhere or not of_another(last.scope, last.node)):
+        if is_start and len(found) < MOST_PATHS and (anywhere or not of_another(last.scope, last.node)):
             found.append(Path(frames))
         for site in further:
             if len(found) < MOST_PATHS:

@@ -10,7 +10,7 @@ from retrofit.analysis.edits import Edit, indent_step, indentation, insert_befor
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.python_api import EXITS
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -113,6 +113,31 @@ for images, labels in loader:
     finally:
         print("done")
 """,
+    # one of the losses always raises it, and the step is made in another way
+    """\
+class Plain:
+    def __call__(self, output, labels):
+        return criterion(output, labels)
+
+
+class Adversarial:
+    def __call__(self, *args):
+        \"\"\"Refuse to be called.\"\"\"
+        raise ValueError("call step()")
+
+    def step(self, images, labels):
+        criterion(model(images), labels).backward()
+        optimizer.step()
+
+
+loss_of = {"plain": Plain, "adversarial": Adversarial}[name]()
+for images, labels in loader:
+    try:
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+    except ValueError:
+        loss_of.step(images, labels)
+""",
     # the processes tell each other
     """\
 for images, labels in loader:
@@ -127,10 +152,11 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     runs = {call.call for model in project.models for call in model.calls}
+    steps = {frame.node for path in project.paths for frame in path.frames}
     seen: set[ast.AST] = set()
     for path in project.paths:
         for caught in _caught_errors(project.analysis, path, runs):
-            if caught.node in seen:
+            if caught.node in seen or _steps_otherwise(project.analysis, caught, steps):
                 continue
             seen.add(caught.node)
             source = caught.scope.source
@@ -193,6 +219,32 @@ def _caught_errors(analysis: Analysis, path: Path, runs: Collection[ast.AST]) ->
                 yield _Caught(handler, frame.scope, is_run and _has_any(handler.body, runs))
 
 
+def _steps_otherwise(analysis: Analysis, caught: _Caught, steps: Collection[ast.AST]) -> bool:
+    """Return whether the `except` makes the step for objects of which a method does nothing but raise this error."""
+    attempt = caught.scope.source.parents[caught.node]
+    if not isinstance(caught.node, ast.ExceptHandler) or not isinstance(attempt, ast.Try):
+        return False
+    kinds = {ast.unparse(kind) for kind in _kinds(caught.node)}
+    if not _has_any(caught.node.body, steps) or _leaves_out(caught.node):
+        return False
+    calls = (part for statement in attempt.body for part in walk(statement) if isinstance(part, ast.Call))
+    functions = (function for call in calls for function in analysis.functions_called(call, caught.scope))
+    return any(_only_raises(function.node, kinds) for function in functions)
+
+
+def _only_raises(function: ast.AST, kinds: Collection[str]) -> bool:
+    body = function.body if isinstance(function, FUNCTIONS) and isinstance(function.body, list) else []
+    first = next(
+        (part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))), None
+    )
+    error = first.exc if isinstance(first, ast.Raise) else None
+    return error is not None and ast.unparse(error.func if isinstance(error, ast.Call) else error) in kinds
+
+
+def _kinds(handler: ast.ExceptHandler) -> list[ast.expr]:
+    return handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+
+
 def _has_any(block: list[ast.stmt], nodes: Collection[ast.AST]) -> bool:
     return any(part in nodes for statement in block for part in walk(statement))
 
@@ -226,7 +278,7 @@ def _catching(analysis: Analysis, node: ast.AST, inner: ast.AST, scope: Scope) -
 
 def _continues(analysis: Analysis, handler: ast.ExceptHandler, scope: Scope) -> bool:
     """Return whether the training continues after an `except`, without a look at the other processes."""
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+    kinds = _kinds(handler)
     if (kinds and _are_common(kinds)) or _ends(handler.body):
         return False
     parts = [part for statement in handler.body for part in walk(statement)]

@@ -261,7 +261,9 @@ def _runs_inside(analysis: Analysis, model: Model, whole: dict[Scope, Variable])
     calls = [call for call in model.calls if has_gradients(analysis, call.scope, call.call)]
     classes = [call.scope.parent for call in calls] or list(kinds_of(analysis, model))  # what shows a part of a model
     owners = [whole.get(kind) if kind else None for kind in classes]
-    return bool(owners) and all(owner is not None and owner != model.variable for owner in owners)
+    if not owners or any(owner is None or owner == model.variable for owner in owners):
+        return False
+    return not any(model.variable in upstream(analysis, owner) for owner in owners if owner)  # the same, handed on
 
 
 def _is_given_to(analysis: Analysis, variable: Variable, whole: dict[Scope, Variable], paths: list[Path]) -> bool:

@@ -11,6 +11,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 
 
 def mode_before(source: Source, node: ast.AST, name: str) -> ast.expr | None:
@@ -19,6 +20,8 @@ def mode_before(source: Source, node: ast.AST, name: str) -> ast.expr | None:
     Another expression where that is set, but not known; None where nothing in the function sets it before.
     """
     for outer in (node, *source.ancestors(node)):
+        if isinstance(outer, DEFINITIONS):
+            break
         block = block_of(source, outer) if isinstance(outer, ast.stmt) else []
         for statement in reversed(block[: block.index(outer)] if outer in block else []):  # type: ignore[arg-type]
             calls = _calls(statement, name)
@@ -27,12 +30,12 @@ def mode_before(source: Source, node: ast.AST, name: str) -> ast.expr | None:
         again = _calls(outer, name) if isinstance(outer, LOOPS) else []  # what a turn sets is so in the next one
         if again:
             return again[0]
-        if isinstance(outer, FUNCTIONS):
-            break
     return None
 
 
 def _calls(statement: ast.AST, name: str) -> list[ast.Call]:
+    if isinstance(statement, DEFINITIONS):
+        return []
     return [part for part in walk(statement) if isinstance(part, ast.Call) and _sets_mode(part, name)]
 
 
