@@ -19,7 +19,8 @@ from retrofit.rules.refusals.kinds import KINDS
 from retrofit.training import Project
 from retrofit.training.data.drawn import loaders_in
 from retrofit.training.data.draws.unknown_iterators import unknown_iterators
-from retrofit.training.data.loaders import draws_from
+from retrofit.training.data.loaders import TRAIN, draws_from
+from retrofit.training.data.shards import single_samples
 from retrofit.training.distributed.frameworks import find_framework, library_trainings
 from retrofit.training.loops import closure_steps
 from retrofit.training.losses.flow import loss_parts
@@ -83,6 +84,24 @@ for step in range(10):
     criterion(model(images), labels).backward()
 """,
     """\
+class Picture(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+
+class Points(torch.utils.data.Dataset):
+    def __init__(self, picture):
+        self.picture = picture
+
+    def __len__(self):
+        return len(self.picture)
+
+
+loader = DataLoader(Points(Picture()), 1)  # RF003
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
+    """\
 model = DDP(Net())  # RF003
 """,
     """\
@@ -99,6 +118,17 @@ for images, labels in loader:
 VALID = [
     """\
 optimizer = optim.SGD(model.parameters(), lr=rd.scaled_lr(0.1))
+""",
+    # so many draws in an epoch
+    """\
+class Draws(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1 if short else 1000
+
+
+loader = rd.distribute_loader(DataLoader(Draws(), 8))
+for images, labels in loader:
+    criterion(model(images), labels).backward()
 """,
     # what a configuration names is given to a loss that is written out
     """\
@@ -274,6 +304,10 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
             f"each entry of {batch.id}, a batch of the loader, has a step, and processes may have more or fewer of them"
         )
         yield loop, scope.source, text, "steps-in-batch"
+    trained = [loader for loader in project.loaders if TRAIN in loader.roles]
+    for node, scope in (place for loader in trained for place in single_samples(project.analysis, loader)):
+        text = "the data set has one sample, as its __len__ says, of which no rank can have a part"
+        yield node, scope.source, text, "one-sample"
     yield from _own_updates(project)
     for node, scope in renormalised(project):
         text = "max_norm scales the rows that are looked up in place, and each rank looks up others"

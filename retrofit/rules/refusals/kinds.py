@@ -58,6 +58,15 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "one-sample",
+        "The data set has one sample, as one image of which a network learns the points: every process would train on "
+        "all of it, at a learning rate for as many samples as there are processes.",
+        "Split what is in the sample: each rank takes every N-th of its points, `x[:, rd.get_rank() :: "
+        "rd.get_world_size()]`, and its loss is weighted by their number.",
+        examples=("full-batch",),
+    ),
+    Kind(
+        "RF003",
         "unknown-iterator",
         "The loss is also computed from what the iterator of a library gives, next to the batches of a DataLoader: "
         "every process may be given the same samples.",

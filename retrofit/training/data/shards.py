@@ -1,4 +1,4 @@
-"""Sharding of a loader's samples: by a sampler, or by a data set that is cut by rank."""
+"""Sharding of a loader's samples: by a sampler, by a data set that is cut by rank, or not possible for one sample."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, returns_of
 from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
@@ -15,7 +15,7 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, Member, Result, Values
+from retrofit.analysis.values.kinds import Instance, Member, Result, Value, Values
 from retrofit.training.torch_api.data import LOADER_PARAMETERS, SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import RANK
 from retrofit.training.torch_api.runtime import LOADER_WORKERS, TRAINING_SHARES
@@ -24,6 +24,8 @@ from ..distributed.ranks.ranks import Ranks
 
 if TYPE_CHECKING:
     from .loaders import Loader
+
+MOST_WRAPPERS = 3  # data sets within one another
 
 
 def builders_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
@@ -153,3 +155,31 @@ def _arguments(analysis: Analysis, place: tuple[ast.expr, Scope]) -> Iterator[tu
             where = scope_of(analysis, value.call)
             yield value.call, where
             yield from ((argument, where) for argument in value.call.args)
+
+
+def single_samples(analysis: Analysis, loader: Loader) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield what makes a loader where all data sets that it can have are of one sample, as an image to learn is."""
+    for builder, scope in builders_of(analysis, loader):
+        places = places_given(analysis, builder, scope, "dataset")
+        values = {value for place in places for value in analysis.evaluate(*place)}
+        if values and all(_length(analysis, value, MOST_WRAPPERS) == 1 for value in values):
+            yield builder, scope
+
+
+def _length(analysis: Analysis, value: Value, depth: int) -> int | None:
+    """Return how many samples a data set has where the script says that, None elsewhere."""
+    method = analysis.classes.method(value.scope, "__len__") if isinstance(value, Instance) else None
+    if method is None or not isinstance(method.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    found = {_number(analysis, part, method.scope, depth) for part in returns_of(method.node)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _number(analysis: Analysis, node: ast.expr, scope: Scope, depth: int) -> int | None:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    is_length = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and len(node.args) == 1
+    if not is_length or depth == 0:
+        return None
+    found = {_length(analysis, inner, depth - 1) for inner in analysis.evaluate(node.args[0], scope)}  # type: ignore[attr-defined]
+    return found.pop() if len(found) == 1 else None
