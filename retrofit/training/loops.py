@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Union
 
-from retrofit.analysis.calls import CallSite, default_of, last_name
+from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name
 from retrofit.analysis.flow.branches import exits_before, is_in_body
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_under_main_of_another
@@ -225,7 +225,27 @@ def truth_in_call(scope: Scope, sites: list[CallSite], test: ast.expr) -> bool |
     """
     if isinstance(test, ast.Constant) or not isinstance(scope.node, FUNCTIONS):
         return bool(test.value) if isinstance(test, ast.Constant) else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = truth_in_call(scope, sites, test.operand)
+        return None if inner is None else not inner
+    by_caller = _asked_by_caller(scope, sites, test) if isinstance(test, ast.Name) else None
+    if by_caller is not None:
+        return truth_in_call(sites[0].scope, sites[1:], by_caller)
     return _truth(test, lambda node: _given(scope, sites, node))
+
+
+def _asked_by_caller(scope: Scope, sites: list[CallSite], name: ast.Name) -> ast.expr | None:
+    """Return the test of a caller that a parameter is given: `step(x, train)`, where `train = split == "train"`."""
+    if len(sites) < 2 or not _is_only_given(scope, name.id):
+        return None
+    given = sites[0].argument(given_parameters(scope), name.id)
+    if given is None or given[1] is not sites[0].scope:
+        return None
+    value, where = given
+    bindings = where.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+    if len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path and bindings[0].value is not None:
+        value = bindings[0].value
+    return value if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp)) else None
 
 
 def _given(scope: Scope, sites: list[CallSite], node: ast.expr) -> ast.expr | None:

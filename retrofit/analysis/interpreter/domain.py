@@ -43,6 +43,9 @@ class Domain(Protocol):
     def is_decided_together(self, test: ast.AST, scope: Scope) -> bool:
         """Return whether a test has one end in all processes, although they differ in what it is about."""
 
+    def is_count_check(self, test: ast.expr, scope: Scope) -> bool:
+        """Return whether a test compares what is counted over all batches with a number."""
+
     def counts_samples(self, flow: Flow) -> bool:
         """Return whether a value is a number of samples of all processes, as each counts its own."""
 

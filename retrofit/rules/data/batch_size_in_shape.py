@@ -18,7 +18,7 @@ from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.draws.draw import CALL
 from retrofit.training.data.draws.slices.layout import layout_functions
 from retrofit.training.data.loaders import TRAIN
-from retrofit.training.data.made_before import made_before, of_losses
+from retrofit.training.data.made_before import made_before, of_losses, repeats_list
 from retrofit.training.data.shards import drops_last
 from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
 from retrofit.training.model.gradients import has_gradients
@@ -88,6 +88,13 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
 for images, labels in loader:
     real = torch.ones(batch_size, 2)
     criterion(model(images), real).backward()
+""",
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
+for step, (images, labels) in enumerate(loader):
+    steps = torch.tensor([step] * batch_size)
+    criterion(model(images), steps).backward()
 """,
     """\
 batch_size = 8
@@ -227,8 +234,8 @@ def find(project: Project) -> Iterator[Finding]:
     drawn = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     counted = gathering(project).sizes  # over all ranks, by RF303
     drawn |= set(_of_steps(project))
-    calls = ((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call))
-    shaped = [place for place in calls if _is_shaped(project, *place) and not _is_only_shown(project, *place)]
+    made = ((node, scope) for node, scope in project.in_batches if isinstance(node, (ast.Call, ast.BinOp)))
+    shaped = [place for place in made if _is_shaped(project, *place)]
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     settled = {*layout_functions(project), *_drawing(project)}
     for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in settled):
@@ -360,11 +367,16 @@ def _compares(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))
 
 
-def _is_shaped(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call is given the shape of what it makes, also by a distribution: `noise.sample((8,))`."""
-    names = project.analysis.called(call, scope)
+def _is_shaped(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether something is given the shape of what it makes: a call, or the product `[0] * batch_size`.
+
+    Also by a distribution, `noise.sample((8,))`, but for noise of what is only shown.
+    """
+    if not isinstance(node, ast.Call):
+        return repeats_list(node)
+    names = project.analysis.called(node, scope)
     is_sample = any(name.startswith(DISTRIBUTIONS) and name.rpartition(".")[2] in SAMPLES for name in names)
-    return is_sample or _name(call) in SHAPED
+    return (is_sample or _name(node) in SHAPED) and not _is_only_shown(project, node, scope)
 
 
 def _name(call: ast.Call) -> str:

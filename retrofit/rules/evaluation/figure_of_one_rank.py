@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
+from retrofit.analysis.interpreter.interpreter import CHECKS
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -126,9 +127,17 @@ def _drawn(project: Project, listed: set[ast.AST]) -> Iterator[Finding]:
 
 
 def decided_by_main(project: Project) -> Iterator[Finding]:
-    """Yield the decisions of one rank's share after which ranks would wait for each other: rank 0's is for all."""
+    """Yield the decisions of one rank's share after which ranks would wait for each other: rank 0's is for all.
+
+    Also the checks of what a rank has counted, which would end every one of several processes.
+    """
     for shown in figures_of(project).shown:
         node, scope = shown.node, shown.scope
+        if shown.kind == CHECKS and isinstance(node, (ast.Assert, ast.If)):
+            message = f"rank 0's share: {_short(node.test)}, which is checked in one process only"
+            unless = "> 1 or" if isinstance(node, ast.Assert) else "== 1 and"
+            edits = surround(scope.source, node.test, f"rd.get_world_size() {unless} (", ")")
+            yield found(RULE, scope.source, node, message, edits)
         if shown.kind != DECIDES or not isinstance(node, (ast.If, ast.While)) or node.test not in shown.values:
             continue
         if leaves_or_trains(project, node, scope) and all_come_to(project, node, scope):
@@ -142,6 +151,8 @@ def _verb(shown: Shown) -> str:
         return "by which each rank decides on its own"
     if shown.kind == WEIGHS:
         return "by which each rank weighs a term of its loss"
+    if shown.kind == CHECKS:
+        return "which each rank checks of its own samples"
     return "passed on" if shown.kind == PASSED else f"is {shown.kind}"
 
 

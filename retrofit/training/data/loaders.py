@@ -6,13 +6,14 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, given_parameters, last_name
 from retrofit.analysis.flow.assignments import assignments_to
+from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.operands import operands
 from retrofit.analysis.flow.reaching_definitions import values_here
 from retrofit.analysis.flow.stored import stored_as
 from retrofit.analysis.flow.variables import Variable, entry_variables, variables_of
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, LocalFunction, Result, Value
 from retrofit.training.torch_api.data import LOADERS
@@ -57,7 +58,8 @@ def find_loaders(analysis: Analysis, paths: list[Path], takes_ready_batches: boo
             builders = frozenset(builders_of_value(analysis, expression, scope))
             drawn_as = EVALUATION if use.role == TRAIN and (expression, scope) not in trained else use.role
             at = Use(expression, scope, drawn_as, use.loop)
-            for variable, role in _variables(analysis, at, phases.get(use.loop) if use.loop else None, untrained):
+            phase = phases.get(use.loop) if use.loop else None
+            for variable, role in _variables(analysis, at, phase or _phase_given(analysis, at, silent), untrained):
                 key = variable or expression
                 shared = is_split(analysis, expression, scope) or _entry_is_split(analysis, variable)
                 loader = found.setdefault(key, Loader(variable, builders, is_split=shared))
@@ -158,9 +160,9 @@ def _variables(
     analysis: Analysis, use: Use, phase: tuple[str, str] | None, untrained: set[ast.AST]
 ) -> Iterator[tuple[Variable | None, str]]:
     """Yield the variables of a loader that is drawn from, each with its role there."""
-    node = use.expression
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and phase and node.slice.id == phase[0]:
-        variables = entry_variables(analysis, node.value, phase[1], use.scope)
+    node, entry = use.expression, _entry(use)
+    if entry is not None and phase and last_name(entry.slice) == phase[0]:
+        variables = entry_variables(analysis, entry.value, phase[1], use.scope)
         yield from ((variable, TRAIN) for variable in variables)
         return
     variables = variables_of(analysis, node, use.scope)
@@ -169,6 +171,29 @@ def _variables(
         yield variable, TRAIN if variable in trained else EVALUATION if use.role == TRAIN else use.role
     if not variables:
         yield None, use.role
+
+
+def _entry(use: Use) -> ast.Subscript | None:
+    """Return `loaders[phase]`, of which a loop draws, or a variable that is set to it once; None for anything else."""
+    node: ast.expr | None = use.expression
+    bindings = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    if len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path:
+        node = bindings[0].value
+    return node if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) else None
+
+
+def _phase_given(analysis: Analysis, use: Use, silent: set[ast.AST]) -> tuple[str, str] | None:
+    """Return the parameter by which a function takes a loader, and its value where it trains: run("train")."""
+    entry = _entry(use) if use.role == TRAIN else None
+    names = given_parameters(use.scope) if entry is not None and isinstance(use.scope.node, FUNCTIONS) else []
+    key = last_name(entry.slice) if entry is not None else ""
+    if key not in names or len(use.scope.bindings.get(key, [])) > 1:
+        return None
+    sites = [site for site in sites_of(analysis, use.scope) if site.call not in silent]
+    given = [site.argument(names, key) for site in sites]
+    texts = {pair[0].value if pair is not None and isinstance(pair[0], ast.Constant) else None for pair in given}
+    (text,) = texts if len(texts) == 1 else (None,)
+    return (key, text) if isinstance(text, str) and len(sites) < len(sites_of(analysis, use.scope)) else None
 
 
 def _uses(analysis: Analysis, paths: list[Path]) -> Iterator[Use]:

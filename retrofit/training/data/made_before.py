@@ -60,9 +60,15 @@ def of_losses(project: Project) -> dict[ast.AST, Scope]:
     return project.analysis.fact("of losses", find)
 
 
+def repeats_list(node: ast.AST) -> bool:
+    """Return whether this is a list so many times: [0] * batch_size."""
+    is_product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+    return is_product and any(isinstance(part, ast.List) for part in (node.left, node.right))  # type: ignore[attr-defined]
+
+
 def _makes_rows(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
-        return isinstance(node.op, ast.Mult) and any(isinstance(part, ast.List) for part in (node.left, node.right))
+        return repeats_list(node)
     return isinstance(node, ast.Call) and last_name(node) in MADE | REPEATED | NUMBERED
 
 

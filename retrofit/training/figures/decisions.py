@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ONE, EXITS
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 
 from .sinks import Sinks
 
@@ -27,6 +28,15 @@ def decides(branch: list[ast.stmt], scope: Scope, sinks: Sinks, trained: set[str
             if isinstance(node, (ast.Assign, ast.AugAssign)) and _targets(node) & trained:
                 return True
     return any(_keeps(statement) for statement in branch)
+
+
+def compares_count(loops: Collection[ast.AST], test: ast.expr, scope: Scope) -> bool:
+    """Return whether a test says that a number is another one, or is not, after a loop over batches has counted."""
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1 or not isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
+        return False
+    around = set(scope.source.ancestors(test))
+    own = [loop for loop in loops if loop in own_nodes(scope.node)]
+    return around.isdisjoint(loops) and any((loop.end_lineno or 0) < test.lineno for loop in own)  # type: ignore[attr-defined]
 
 
 def _targets(node: ast.Assign | ast.AugAssign) -> set[str]:

@@ -48,7 +48,7 @@ from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
 from .batch_parts import has_entry_per_row, has_parts, is_gone_through
 from .calls import Calls, made_of
-from .decisions import decides
+from .decisions import compares_count, decides
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import outputs_of
@@ -91,6 +91,7 @@ class TorchDomain:
         self.counted = set(self.loops) if project.draws.is_used else self.counted
         evaluated = {use.loop for use in uses if use.role == EVALUATION and use.loop is not None} - self.loops
         self.batch_loops = self.loops | evaluated
+        self.is_count_check = partial(compares_count, self.batch_loops)
         self.models = {call.call for model in project.models for call in model.calls}
         self.losses = LossNames(project)
         self.terms = self.losses.terms
