@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.calls.parameters import given_for
 from retrofit.analysis.nodes import walk
@@ -132,6 +133,14 @@ for images, labels in loader:
     criterion(model(images) + noise(batch_size), labels).backward()
 shown = noise(3)
 """,
+    # which can be another number
+    """\
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
+for images, labels in loader:
+    groups = 1 if whole else batch_size
+    criterion(model(images.view(groups, -1)), labels).backward()
+""",
     # the last batch may have one row in a process
     """\
 for images, labels in DataLoader(dataset, 8):
@@ -240,7 +249,8 @@ def find(project: Project) -> Iterator[Finding]:
     settled = {*layout_functions(project), *_drawing(project)}
     for node, scope in (place for place in dict.fromkeys([*shaped, *before]) if place[1] not in settled):
         for part, where in [place for argument in _given(node) for place in _sizes_of(project, argument, scope)]:
-            if part not in drawn and part not in counted and not is_of_whole_rows(project, part, where):
+            if part not in {*drawn, *counted} and not is_of_whole_rows(project, part, where):
+                drawn.add(part)  # a variable may be read several times
                 outer = where.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
@@ -312,10 +322,14 @@ def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
 def _sizes_of(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the batch sizes in an expression, as large as they are written: `batch // parts`, and not `batch`.
 
-    Also what the steps alone give for a parameter in it: noise(batch_size), where there is noise(16).
+    Also what the steps alone give for a parameter in it, noise(batch_size), where there is noise(16), and what a
+    variable is set to in a step, where it can be another number: `groups = 1 if whole else batch_size`.
     """
+    either = [place for place in _either(project, node, scope) if place in project.batch_sizes]
     if (node, scope) in project.batch_sizes:
         yield node, scope  # type: ignore[misc]
+    elif either:
+        yield from (place for place in either if place[0] in project.nodes_in_batches)
     elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in given_parameters(scope):
         for given, where, _ in given_for(project.analysis, node.id, scope, (), project.nodes_in_batches):
             if given in project.nodes_in_batches and (given, where) in project.batch_sizes:
@@ -323,6 +337,20 @@ def _sizes_of(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[a
     else:
         for part in ast.iter_child_nodes(node):
             yield from _sizes_of(project, part, scope)
+
+
+def _either(project: Project, node: ast.AST, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what a variable is set to, each side of a condition by itself."""
+    bindings = bindings_of(project.analysis, node, scope) if isinstance(node, ast.Name) else []
+    waiting = [(binding.value, where) for binding, where in bindings if binding.kind == "value" and not binding.path]
+    found: list[tuple[ast.expr, Scope]] = []
+    while waiting:
+        value, where = waiting.pop()
+        if isinstance(value, ast.IfExp):
+            waiting += [(value.body, where), (value.orelse, where)]
+        elif value is not None:
+            found.append((value, where))
+    return found
 
 
 def _given(node: ast.Call | ast.BinOp) -> list[ast.expr]:
