@@ -150,3 +150,17 @@ def test_the_group_is_joined_before_a_module_that_makes_what_needs_it(name: str,
 def test_the_group_is_joined_before_a_class_whose_objects_train_when_they_are_gone_through(tmp_path: Path) -> None:
     (file,) = conversion(tmp_path, ITERATED.replace("LOADER", LOADER).replace("MODEL", MODEL)).files
     assert file.text.index("\nrd.setup_distributed()\n") < file.text.index(LOADER)
+
+
+def test_a_function_that_adds_options_to_a_parser_is_not_the_place(tmp_path: Path) -> None:
+    adds = (
+        "def add_options(parser):\n"
+        "    parser.add_argument('--mode', default='a')\n"
+        "    args, _ = parser.parse_known_args()\n"
+        "    parser.set_defaults(lr=0.1 if args.mode == 'a' else 0.2)\n"
+        "    return parser\n"
+    )
+    parse = "    parser = a_model.add_options(parser)\n    args = parser.parse_args()\n    train(args)"
+    result = conversion(tmp_path, "import a_model\n" + SCRIPT.replace("PARSE", parse), a_model=adds)
+    (changed,) = result.files
+    assert "    args = parser.parse_args()\n    rd.setup_distributed()\n" in changed.text

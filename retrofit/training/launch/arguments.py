@@ -29,13 +29,25 @@ class Parsing:
 
 
 def find_parsings(analysis: Analysis) -> list[Parsing]:
-    """Return the calls that parse the command line: in source order, those in branches after the others."""
+    """Return the calls that parse the command line: in source order, those in branches after the others.
+
+    Last those that look at the options so far in a function that adds some to a parser, as for one of several models.
+    """
     found = [
         Parsing(node, scope)
         for node, scope in reached_calls(analysis)
         if isinstance(node.func, ast.Attribute) and _parses(analysis, node, scope)
     ]
-    return sorted(found, key=lambda parsing: (_is_in_branch(parsing), parsing.scope.source.place(parsing.call)))
+    places = {parsing: parsing.scope.source.place(parsing.call) for parsing in found}
+    return sorted(found, key=lambda parsing: (_looks_ahead(parsing), _is_in_branch(parsing), places[parsing]))
+
+
+def _looks_ahead(parsing: Parsing) -> bool:
+    """Return whether a function parses what is known with a parser that it is given: more options follow."""
+    given = parsing.parser.id if isinstance(parsing.parser, ast.Name) else ""
+    bindings = parsing.scope.bindings.get(given, [])
+    is_given = bool(bindings) and all(binding.kind == "parameter" for binding in bindings)
+    return is_given and last_name(parsing.call) == "parse_known_args"
 
 
 def _is_in_branch(parsing: Parsing) -> bool:
