@@ -12,7 +12,17 @@ from .state import OTHER, Flow, State, Variable, escaped
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
+CHECKS = "checks"  # a kind of showing
 NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def checked(run: Interpreter, node: ast.Assert | ast.If) -> Flow:
+    """Return the value of a test, and take note where it ends the program by what a process has counted."""
+    test = run.expressions.whole(run.expressions.of(node.test))
+    is_check = isinstance(node, ast.Assert) or isinstance(node.body[-1], ast.Raise)
+    if is_check and test.differs and run.domain.is_count_check(node.test, run.scope):
+        run.show(node, CHECKS, [(node.test, test)])
+    return test
 
 
 def leaves(branch: list[ast.stmt]) -> bool:

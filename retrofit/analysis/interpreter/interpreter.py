@@ -13,7 +13,7 @@ from ..scopes import Scope
 from ..values.attribute_names import pattern_of
 from ..values.inference import Analysis
 from ..values.views import unchanged
-from .branches import depend_on, leaves
+from .branches import CHECKS, checked, depend_on, leaves
 from .callers import shown_by
 from .calls import PASSED, Calls
 from .containers import Containers
@@ -43,7 +43,6 @@ LEAVING = (ast.Return, ast.Break, ast.Continue)
 ENDS = (*LEAVING, ast.Raise)
 DECIDES = "decides"
 WEIGHS = "weighs"
-CHECKS = "checks"
 STAYING = (DECIDES, WEIGHS, CHECKS, PASSED)  # kinds of showing that are told where they are
 LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 
@@ -207,15 +206,7 @@ class Interpreter:
         elif isinstance(node, ast.Expr):
             self.expressions.of(node.value)
         elif isinstance(node, ast.Assert):
-            self._check(node)
-
-    def _check(self, node: ast.Assert | ast.If) -> Flow:
-        """Return the value of a test, and take note where it ends the program by what a process has counted."""
-        test = self.expressions.whole(self.expressions.of(node.test))
-        is_check = isinstance(node, ast.Assert) or isinstance(node.body[-1], ast.Raise)
-        if is_check and test.differs and self.domain.is_count_check(node.test, self.scope):
-            self.show(node, CHECKS, [(node.test, test)])
-        return test
+            checked(self, node)
 
     def _class(self, node: ast.ClassDef) -> None:
         scope = self.analysis.scope_of_node[node]
@@ -282,7 +273,7 @@ class Interpreter:
     # Branches and loops.
 
     def _if(self, node: ast.If) -> bool:
-        test = self._check(node)
+        test = checked(self, node)
         is_apart = self.parts(node.test, test)
         if is_apart or (leaves(node.body) and self.domain.counts_samples(test)):
             for branch in (node.body, node.orelse):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
-from retrofit.analysis.interpreter.interpreter import CHECKS
+from retrofit.analysis.interpreter.branches import CHECKS
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found

@@ -92,6 +92,7 @@ class TorchDomain:
         evaluated = {use.loop for use in uses if use.role == EVALUATION and use.loop is not None} - self.loops
         self.batch_loops = self.loops | evaluated
         self.is_count_check = partial(compares_count, self.batch_loops)
+        self.is_decided_together = partial(asks_for_samples, project)
         self.models = {call.call for model in project.models for call in model.calls}
         self.losses = LossNames(project)
         self.terms = self.losses.terms
@@ -208,9 +209,6 @@ class TorchDomain:
         """Return whether processes can differ in a test: in what they draw at random, not in the batch size alone."""
         roots = escaped(flow)
         return flow.is_drawn or (flow.differs and not (roots and all(root.kind == BATCH_SIZE for root in roots)))
-
-    def is_decided_together(self, test: ast.AST, scope: Scope) -> bool:
-        return asks_for_samples(self.project, test, scope)
 
     def counts_samples(self, flow: Flow) -> bool:
         """Return whether a value is made of batches that were counted, times the batch size: `step * batch_size`."""
