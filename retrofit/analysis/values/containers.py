@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from ..calls import CallSite, later_entries
 from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
-from .attribute_names import in_dict_of_names
+from .attribute_names import in_dict_of_names, listed_members
 from .kinds import NOTHING, Display, Item, Result, Value, Values
-from .listed_members import listed_members
 from .mapped import MAP, applied
 from .picked import several_picked
 
