@@ -18,6 +18,7 @@ from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.model.entry_points import entry_points, steps_inside
 from retrofit.training.model.gradients import has_gradients
+from retrofit.training.model.indirect.late_layers import late_layers
 from retrofit.training.model.indirect.unseen_models import unseen_models
 from retrofit.training.model.models import FORWARD, Model
 from retrofit.training.model.modules import is_module
@@ -54,6 +55,39 @@ optimizer = optim.SGD([*flow.parameters(), *model.parameters()], lr=rd.scaled_lr
 for images, labels in loader:
     states = solvers.integrate(flow, images)  # RF209
     criterion(model(states), labels).backward()
+""",
+    """\
+class Grown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = None
+
+    def forward(self, images):
+        if self.head is None:
+            self.head = nn.Linear(images.shape[1], 2)  # RF209
+        return self.head(images)
+
+
+model = Grown()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
+""",
+    """\
+class Grown(nn.Module):
+    def make(self, features):
+        for number, feature in enumerate(features):
+            head = nn.Sequential(nn.Linear(feature.shape[1], 2))
+            setattr(self, f"head_{number}", head)  # RF209
+
+    def forward(self, images):
+        if not hasattr(self, "head_0"):
+            self.make([images])
+        return self.head_0(images)
+
+
+model = Grown()
+for images, labels in loader:
+    criterion(model(images), labels).backward()
 """,
 ]
 VALID = [
@@ -92,7 +126,11 @@ for images, labels in loader:
 
 def find(project: Project) -> Iterator[Finding]:
     seen: set[ast.Call] = set()
-    for model in project.models:
+    late = [] if project.distribution.is_by_hand else list(late_layers(project))
+    for node, scope in late:
+        refusal = "a layer is made in the forward pass, after the model is wrapped: nothing would average its gradients"
+        yield found(RULE, scope.source, node, "no wrapper knows of this layer", refusal=refusal, kind="late-layers")
+    for model in project.models if not late else ():
         if is_wrapped(project, model) or _only_looks(project, model):
             continue
         call = model.calls[0]

@@ -223,6 +223,14 @@ _ALL = (
     ),
     Kind(
         "RF209",
+        "late-layers",
+        "A model makes layers when it runs, so that the wrapper, made before, does not know of their parameters: the "
+        "gradients of these would be those of each rank.",
+        "Make them in __init__, or let the model run once before it is wrapped: model(x) on a batch of zeros, "
+        "`model = rd.distribute_model(model)`, then the optimizer.",
+    ),
+    Kind(
+        "RF209",
         "trained-by-methods",
         "A method of the model calls backward itself, so DDP cannot run it as a forward pass.",
         "Let the method return the loss, and call backward in the training loop.",
