@@ -283,3 +283,19 @@ def test_one_divided_by_the_samples_is_listed_where_it_is_a_factor_twice(tmp_pat
     lines = "n = 1 / len(x)\nloss = n * losses.mean() + n * losses.sum()"
     (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF308")
     assert not finding.edits and "rank_share" in finding.help
+
+
+FEATURES = """\
+out = torch.cat([y, model(x).argmax(1)]), model(x)
+kept = []
+for part in out:
+    kept.append(torch.chunk(part.float(), 2))
+loss = 0
+for part in kept:
+    loss = loss + F.mse_loss(part[0], part[1]) / part[0].size(0)
+"""
+
+
+def test_a_mean_over_what_a_list_keeps_of_the_batch_is_divided_by_the_samples_of_all(tmp_path: Path) -> None:
+    (line,) = (line for line in converted(tmp_path, script(FEATURES)) if "batch_count" in line)
+    assert line.endswith("/ rd.loss.batch_count(part[0].size(0))")

@@ -238,7 +238,7 @@ class Reader:
             return self._over_change(node, origin)
         if not is_followed(node):
             return UNKNOWN
-        if not self.values.sources_of(node, scope):
+        if not self.values.sources_of(node, scope, stored=True):
             return NOTHING
         if isinstance(node, ast.UnaryOp):
             return self._over_of(origin.to(node.operand))
@@ -303,7 +303,7 @@ class Reader:
         if not is_followed(node):
             return UNKNOWN
         node = without_guard(node)
-        if BATCH not in self.values.sources_of(node, scope):
+        if BATCH not in self.values.sources_of(node, scope, stored=True):
             return NOTHING
         if isinstance(node, ast.Name) and is_collected(
             self.analysis, self.distribution, spread(scope, {name_in(node)})
