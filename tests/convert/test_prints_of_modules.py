@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from convert.additions_of import write_converted
-from convert.conversion import conversion
+from convert.conversion import conversion, converted
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
@@ -67,3 +67,26 @@ def test_two_processes_print_each_line_once(tmp_path: Path, launcher: Launcher) 
     assert run["statuses"] == [0, 0], run["outputs"]
     printed = "".join(run["outputs"])
     assert (printed.count("reading samples"), printed.count("drawing 4 losses")) == (1, 1)
+
+
+EARLY = """\
+import os
+
+try:
+    import comet_ml
+except ImportError:
+    print("no comet")
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+print("imported")
+"""
+
+
+def test_a_print_between_the_imports_appears_once(tmp_path: Path) -> None:
+    training = SCRIPT[SCRIPT.index("loader =") : SCRIPT.index("plots.show")].replace(
+        "data.samples()", "torch.ones(8, 4)"
+    )
+    lines = [line.strip() for line in converted(tmp_path, EARLY + training)]
+    assert lines.index("from multigpu import print_main as print") < lines.index('print("no comet")')

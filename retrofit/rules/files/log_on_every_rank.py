@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
+from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -144,8 +145,15 @@ def find(project: Project) -> Iterator[Finding]:
                 source,
                 output.call,
                 "every process prints",
-                [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime))],
+                [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime), _first_print(project, source))],
             )
+
+
+def _first_print(project: Project, source: Source) -> float:
+    """Return where the first print of a module stands that is run with its imports, which may be between them."""
+    prints = (output for output in project.outputs if output.kind == PRINT and output.scope.source is source)
+    starts = [source.span(output.call)[0] for output in prints if output.scope is output.scope.module]
+    return min(starts, default=float("inf"))
 
 
 def _results(project: Project) -> Iterator[Finding]:
