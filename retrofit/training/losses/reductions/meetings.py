@@ -164,11 +164,13 @@ def _uses(node: ast.expr, loop: SampleLoop) -> bool:
 
 
 def _repetition(project: Project, node: ast.expr, scope: Scope) -> int | None:
-    """Return how the rows of an expression are repeated, None where they are not."""
+    """Return how the rows of an expression are repeated for a batch of the training, None where they are not."""
     repeated: list[int] = []  # what comes before the call has to say it first: `x.unsqueeze(1).repeat(n, 1, 1)`
     for origin in closure([Origin(node, scope)], lambda origin: _before(project, origin)):
         call = origin.node
         found = None
+        if not _is_of_batches(project, origin):  # of one sample, before it is in a batch, or of an evaluation
+            continue
         if isinstance(call, ast.Subscript) and (not origin.keys or call is node):
             found = _by_new_axis(call)
         elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not origin.keys:
@@ -178,6 +180,12 @@ def _repetition(project: Project, node: ast.expr, scope: Scope) -> int | None:
         if found is not None:
             return found
     return repeated[0] if repeated else None
+
+
+def _is_of_batches(project: Project, origin: Origin) -> bool:
+    """Return whether an expression is run for the batches of the training, also once before several steps with one."""
+    around = origin.scope.source.ancestors(origin.node)
+    return origin.node in project.nodes_in_batches or any(loop in project.batch_values.loops for loop in around)
 
 
 def _before(project: Project, origin: Origin) -> Iterator[Origin]:
