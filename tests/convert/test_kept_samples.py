@@ -146,6 +146,13 @@ def test_a_pool_of_each_rank_is_listed(tmp_path: Path, kind: str) -> None:
     assert len(messages) == 1 and f": {name}, " in messages[0]
 
 
+@pytest.mark.parametrize("rows", ["rows.data", "rows.detach().data"])
+def test_a_pool_that_goes_through_an_attribute_of_a_batch_is_listed(tmp_path: Path, rows: str) -> None:
+    kept, step, _ = POOLS["a pool"]
+    script = SCRIPT.format(kept=kept, step=step).replace("for row in rows:", f"for row in {rows}:")
+    assert any("each rank keeps its own: self.items" in text for text in _listed(conversion(tmp_path, script)))
+
+
 @pytest.mark.parametrize("kind", NEITHER)
 def test_what_no_later_batch_gets_is_neither(tmp_path: Path, kind: str) -> None:
     kept, step = NEITHER[kind]

@@ -25,7 +25,14 @@ from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
 from retrofit.training.losses.writes import Write, writes_of
 from retrofit.training.torch_api.randomness import CHOOSING, DRAWS
-from retrofit.training.torch_api.tensors import NUMBERS_OF_ARRAYS, READS, RESIZES, SHAPE_ATTRIBUTES, SHAPE_METHODS
+from retrofit.training.torch_api.tensors import (
+    NUMBERS_OF_ARRAYS,
+    READS,
+    RESIZES,
+    SAME_ENTRIES,
+    SHAPE_ATTRIBUTES,
+    SHAPE_METHODS,
+)
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -253,6 +260,8 @@ def has_samples_of_batch(project: Project, value: ast.expr, scope: Scope) -> boo
         if isinstance(node, ast.Attribute) and node.attr in SHAPE_ATTRIBUTES:
             return []
         found = list(inputs(project.analysis, origin))
+        if isinstance(node, ast.Attribute) and node.attr in SAME_ENTRIES:  # for image in images.data
+            found.append(origin.to(node.value))
         if isinstance(node, ast.Call) and functions_run(project.analysis, node, origin.scope):
             given = {*node.args, *(keyword.value for keyword in node.keywords)}  # what it returns says what of these
             found = [part for part in found if part.node not in given]
