@@ -157,3 +157,21 @@ def test_rows_of_a_slice_that_are_put_into_a_list_one_by_one(tmp_path: Path, put
     lines = converted(tmp_path, LIST_OF_ROWS.format(put=put))
     size = "rd.data.batch_of_ranks(batch_size)"
     assert f"batch = rd.data.own_part(samples[step * {size} : (step + 1) * {size}])" in lines
+
+
+@pytest.mark.parametrize("counter", ["range(len(parts))", "np.arange(len(parts))", "itertools.count()"])
+def test_batches_next_to_a_counter(tmp_path: Path, counter: str) -> None:
+    loop = "    parts = np.split(np.arange(96), 12)\n    parts[-1] = parts[-1][:4]\n"
+    loop += f"    for k, n in zip(parts, {counter}):\n"
+    lines = converted(tmp_path, f"import itertools\n{START}{loop}{FIT}")
+    assert "parts = rd.distribute_loader(parts)" in lines
+    assert f"for k, n in zip(parts, {counter}):" in lines
+
+
+def test_a_variable_that_an_evaluation_sets_again_is_divided_for_the_training(tmp_path: Path) -> None:
+    evaluation = (
+        "    parts = batches(rows, 16)\n    with torch.no_grad():\n        for k in parts:\n            model(X[k])\n"
+    )
+    lines = converted(tmp_path, f"{START}    parts = batches(rows, 8)\n    for k in parts:\n{FIT}{evaluation}")
+    given = [line for line in lines if "parts = " in line]
+    assert given == ["parts = batches(rows, 8)", "parts = rd.distribute_loader(parts)", "parts = batches(rows, 16)"]

@@ -97,6 +97,13 @@ def test_the_wrapper_knows_what_is_called(loss: str, methods: str, tmp_path: Pat
     assert f"model = rd.distribute_model(model{methods})" in converted(tmp_path, SCRIPT.replace("LOSS", loss))
 
 
+def test_a_function_that_moves_models_and_tensors(tmp_path: Path) -> None:
+    moved = "def moved(value):\n    return value.cuda() if torch.cuda.is_available() else value\n\n\nloader ="
+    script = SCRIPT.replace("LOSS", "loss = F.mse_loss(model.decode(model.encode(moved(torch.Tensor(x)))), x)")
+    script = script.replace("loader =", moved).replace("model = Net()", "model = moved(Net())")
+    assert 'model = rd.distribute_model(model, methods=["decode", "encode"])' in converted(tmp_path, script)
+
+
 @pytest.mark.parametrize("loss", ["F.mse_loss(model.decode(PART), x)", "PART.mean()"])
 def test_the_forward_of_a_part_is_called_as_that_part(loss: str, tmp_path: Path) -> None:
     lines = converted(tmp_path, SCRIPT.replace("LOSS", f"loss = {loss}".replace("PART", "model.encoder.forward(x)")))

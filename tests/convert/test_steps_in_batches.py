@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import conversion, converted
+from convert.training_runs import trains_as_one
+from verify.projects.launch import Launcher
 
 HEAD = """\
 import torch
@@ -39,10 +41,15 @@ STEP = """\
         optimizer.step()
 """
 REFUSED = {
-    "a list of batches": "for batches in loader:\n    for x, y in batches:\n" + STEP,
+    "next to others": "for batches in loader:\n    print(len(batches))\n    for x, y in batches:\n" + STEP,
+    "left early": "for batches in loader:\n    for x, y in batches:\n"
+    + STEP
+    + "        if loss < 0:\n            break\n",
+    "by number": "for batches in loader:\n    for i in range(len(batches)):\n        x, y = batches[i]\n" + STEP,
     "numbered": "for n, batches in enumerate(tqdm(loader)):\n    for m, (x, y) in enumerate(batches):\n" + STEP,
     "bar in a variable": "for n, batches in enumerate(loader):\n    bar = tqdm(batches)\n    for x, y in bar:\n" + STEP,
-    "in a function": "for batches in loader:\n    for x, y in batches:\n" + STEP.replace("optimizer.step()", "step()"),
+    "in a function": "for batches in loader:\n    print()\n    for x, y in batches:\n"
+    + STEP.replace("optimizer.step()", "step()"),
 }
 CONVERTED = {
     "a step for all": "for batches in loader:\n    optimizer.zero_grad()\n    for x, y in batches:\n"
@@ -61,3 +68,37 @@ def test_steps_in_a_batch_are_refused(loop: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("loop", CONVERTED)
 def test_other_loops_in_a_batch_are_not(loop: str, tmp_path: Path) -> None:
     assert not conversion(tmp_path, HEAD + CONVERTED[loop]).refusals
+
+
+ROWS = {
+    "zip of a batch": "for batch in DataLoader(data, 8):\n    for x, y in zip(*batch):\n",
+    "zip of parts": "for xs, ys in DataLoader(data, 8):\n    for x, y in zip(xs, ys):\n",
+    "number of rows": "for xs, ys in DataLoader(data, 8):\n    for i in range(xs.size(0)):\n"
+    "        x, y = xs[i], ys[i]\n",
+    "a variable": "for xs, ys in DataLoader(data, 8):\n    n, _ = xs.shape\n    for i in range(n):\n"
+    "        x, y = xs[i], ys[i]\n",
+    "in chunks": "for xs, ys in DataLoader(data, 8):\n    for i in range(0, xs.shape[0], 2):\n"
+    "        x, y = xs[i : i + 2], ys[i : i + 2]\n",
+}
+
+
+@pytest.mark.parametrize("loop", ROWS)
+def test_steps_for_rows_of_a_batch_are_refused(loop: str, tmp_path: Path) -> None:
+    (refusal,) = conversion(tmp_path, HEAD + ROWS[loop] + STEP).refusals
+    assert refusal.kind == "steps-in-batch"
+
+
+def test_steps_along_another_dimension_are_converted(tmp_path: Path) -> None:
+    loop = "for xs, ys in DataLoader(data, 8):\n    for i in range(xs.size(1)):\n        x, y = xs * i, ys\n"
+    assert not conversion(tmp_path, HEAD + loop + STEP).refusals
+
+
+def test_batches_of_a_list_go_to_the_ranks_in_turn(tmp_path: Path, launcher: Launcher) -> None:
+    script = HEAD.replace("data =", "torch.manual_seed(0)\ndata =").replace("shuffle=True", "shuffle=False")
+    script += "last = []\nfor epoch in range(2):\n    for batches in loader:\n        for x, y in batches:\n"
+    script += STEP.replace("        ", "            ") + "            last.append(loss.item())\n"
+    script += "print('shown', sum(last[-5:]))\n"
+    line = "for batches in rd.distribute_loader([(x, y)] for batches in loader for (x, y) in batches):"
+    assert line in converted(tmp_path, script)
+    (tmp_path / "run").mkdir()
+    trains_as_one(tmp_path / "run", script, launcher)

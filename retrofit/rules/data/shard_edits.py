@@ -13,6 +13,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.assignments import Assignment, assignments_to
 from retrofit.analysis.flow.bindings import arguments_or_default
 from retrofit.analysis.flow.reachability import calls_named
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
@@ -26,6 +27,7 @@ from retrofit.training.data.shards import builders_of
 from retrofit.training.loops import LOOPS
 from retrofit.training.losses.gathering.kept_batches import keeps_batches
 from retrofit.training.placement import after_variable, condition_at, first_statement
+from retrofit.training.steps.steps_in_batches import are_flattened, steps_in_batches
 from retrofit.training.torch_api.randomness import SHUFFLES
 from retrofit.training.torch_api.runtime import KEEPS_BATCHES
 
@@ -44,6 +46,9 @@ def shard_by_runtime(project: Project, loader: Loader, rule: Rule, message: str)
 
 def _shard(project: Project, loader: Loader, rule: Rule, message: str) -> Finding:
     use = next(use for use in loader.uses if use.role == TRAIN)
+    flattened = list(_flattened(project, loader))
+    if flattened:
+        return found(rule, use.scope.source, use.expression, message, flattened)
     if loader.variable is None:
         if any(_is_by_argument(project, each.expression, each.scope) for each in loader.uses):
             refusal = f"{ast.unparse(use.expression)} is of whichever key a caller gives, and not each of them trains"
@@ -79,6 +84,19 @@ def _shard(project: Project, loader: Loader, rule: Rule, message: str) -> Findin
     condition = condition_at(project.analysis, loader.variable, scope, statement)
     lines = under_condition(source, statement, condition, [line])
     return found(rule, source, statement, message, [insert_after(source, statement, lines)])
+
+
+def _flattened(project: Project, loader: Loader) -> Iterator[Edit]:
+    """Yield the edits where each entry of a batch has a step: the ranks take these entries in turn."""
+    drawn = {use.expression for use in loader.uses if use.role == TRAIN}
+    for loop, batches, scope in dict.fromkeys(steps_in_batches(project)):
+        outer = scope.source.parents[loop]
+        if outer.iter in drawn and are_flattened(project, loop, batches, scope):  # type: ignore[attr-defined]
+            entry = ast.unparse(loop.target)
+            before, after = _sharded(project, f"[{entry}] for {batches.id} in \n for {entry} in {batches.id}").split(
+                "\n"
+            )
+            yield from surround(scope.source, outer.iter, before, after)  # type: ignore[attr-defined]
 
 
 def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Edit]:
@@ -211,6 +229,10 @@ def _reaches(assignment: Assignment, use: Use) -> bool:
     if assignment.scope is not use.scope or statement.lineno <= use.expression.lineno:
         return True
     around = {part for part in source.ancestors(statement) if isinstance(part, LOOPS)}
+    if isinstance(use.expression, ast.Name) and statement in {
+        b.node for b in use.scope.bindings.get(use.expression.id, ())
+    }:
+        return any(binding.node is statement for binding in live_bindings(use.expression, use.scope)[1])
     return any(part in around for part in source.ancestors(use.expression))
 
 

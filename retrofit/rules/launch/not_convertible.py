@@ -31,7 +31,7 @@ from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
 from retrofit.training.steps.skipped_steps import early_returns, skips
-from retrofit.training.steps.steps_in_batches import steps_in_batches
+from retrofit.training.steps.steps_in_batches import are_flattened, steps_in_batches
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
 from retrofit.training.torch_api.frameworks import LOOP_PACKAGES
@@ -300,9 +300,10 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
             )
             yield skip.node, skip.scope.source, text, "skipped-by-batch"
     for loop, batch, scope in dict.fromkeys(steps_in_batches(project)):
-        text = (
-            f"each entry of {batch.id}, a batch of the loader, has a step, and processes may have more or fewer of them"
-        )
+        if are_flattened(project, loop, batch, scope):
+            continue
+        text = f"each entry of {ast.unparse(batch)}, a batch of the loader, has a step, and processes may have "
+        text += "more or fewer of them"
         yield loop, scope.source, text, "steps-in-batch"
     trained = [loader for loader in project.loaders if TRAIN in loader.roles]
     for node, scope in (place for loader in trained for place in single_samples(project.analysis, loader)):

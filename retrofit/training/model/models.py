@@ -181,8 +181,12 @@ def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Cal
 
 
 def _of_wrapper(value: Value) -> bool:
-    """Return whether this is an attribute of a wrapper, which hands it on to the model."""
-    return isinstance(value, Member) and isinstance(value.base, Result) and value.base.builder in WRAPPERS
+    """Return whether this is an attribute of a wrapper, which hands it on to the model.
+
+    Or of a tensor, which has none of a model: a function that moves models moves tensors, too.
+    """
+    builder = (isinstance(value, Member) and isinstance(value.base, Result) and value.base.builder) or ""
+    return builder in WRAPPERS or (builder.startswith("torch.") and not builder.startswith("torch.nn."))
 
 
 def _of_libraries(analysis: Analysis, paths: list[Path], is_trained: _Trained) -> Iterator[tuple[Call, ast.expr]]:

@@ -6,18 +6,26 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from retrofit.analysis.calls import argument_for, last_name, returns_of
+from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 
+from ..data.batch_values import BATCH
 from ..data.batches import layers
+from ..data.loaders import is_split
+from ..data.shapes import is_about_shape, measured
+from ..data.shards import builders_of
+from ..loops import loops_around
 from ..model.gradients import takes_step
 
 if TYPE_CHECKING:
     from .. import Project
 
 
-def steps_in_batches(project: Project) -> Iterator[tuple[ast.For, ast.Name, Scope]]:
-    """Yield the loops over a batch of a training loader with a step in each turn, and the name of the batch.
+def steps_in_batches(project: Project) -> Iterator[tuple[ast.For, ast.expr, Scope]]:
+    """Yield the loops over a batch of a training loader with a step in each turn, and what is of the batch.
 
     A batch may be a list of batches, as a collate_fn makes it of samples that it has sorted: for part in parts.
     """
@@ -26,15 +34,77 @@ def steps_in_batches(project: Project) -> Iterator[tuple[ast.For, ast.Name, Scop
         for (inner, frame), (outer, around) in zip(path.loops, path.loops[1:]):
             if frame is not around or not isinstance(inner, ast.For) or not isinstance(outer, ast.For):
                 continue
-            entries = layers(project.analysis, inner.iter, frame.scope)[-1]
-            is_batch = isinstance(entries, ast.Name) and entries.id in _batch_names(outer)
-            if is_batch and not drawn.isdisjoint(walk(outer.iter)) and takes_step(project.analysis, inner, frame.scope):
-                yield inner, entries, frame.scope  # type: ignore[misc]
+            if drawn.isdisjoint(walk(outer.iter)) or is_split(project.analysis, outer.iter, frame.scope):
+                continue
+            entries = _gone_through(project, inner, frame.scope, _batch_names(outer))
+            if entries is not None and takes_step(project.analysis, inner, frame.scope):
+                yield inner, entries, frame.scope
+
+
+def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]) -> ast.expr | None:
+    """Return the batch, or its part, that a loop goes through: by its entries, or by the number of its rows."""
+    entries = layers(project.analysis, loop.iter, scope)[-1]
+    is_zip = isinstance(entries, ast.Call) and "zip" in project.analysis.called(entries, scope)
+    parts = entries.args if is_zip else [entries]  # type: ignore[attr-defined]
+    for part in (part.value if isinstance(part, ast.Starred) else part for part in parts):
+        if isinstance(part, ast.Name) and part.id in names:
+            return part
+    for origin in computed_from(project.analysis, loop.iter, scope):
+        node = origin.node
+        if origin.scope is not scope or not is_about_shape(node) or not _counts_rows(node, origin, scope):
+            continue
+        for part in measured(node):
+            is_list = isinstance(node, ast.Call) and last_name(node) == "len"
+            is_batch = isinstance(part, ast.Name) and part.id in names
+            if is_batch or (not is_list and BATCH in project.batch_values.sources_of(part, scope)):
+                return part
+    return None
+
+
+def _counts_rows(node: ast.AST, origin: Origin, scope: Scope) -> bool:
+    """Return whether this is the first of the sizes of a tensor: x.size(0), x.shape[0], rows of `rows, _ = x.shape`."""
+    if isinstance(node, ast.Call) and (node.args or last_name(node) == "len"):
+        return last_name(node) == "len" or ast.unparse(node.args[0]) == "0"
+    outer = scope.source.parents.get(node)
+    is_first = isinstance(outer, ast.Subscript) and outer.value is node and ast.unparse(outer.slice) == "0"
+    return is_first or origin.keys[:1] == (0,)
+
+
+def are_flattened(project: Project, loop: ast.For, batch: ast.expr, scope: Scope) -> bool:
+    """Return whether the entries of all batches can be gone through one after the other, as batches of their own.
+
+    The loop over the loader does nothing else with a batch, which is a list that the project's collate_fn makes.
+    """
+    outer = scope.source.parents[loop]
+    if not isinstance(outer, ast.For) or outer.body != [loop] or outer.orelse or loop.orelse:
+        return False
+    if not isinstance(outer.target, ast.Name) or not isinstance(batch, ast.Name) or loop.iter is not batch:
+        return False
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    if not all(isinstance(target, ast.Name) for target in targets):
+        return False
+    reads = [node for node in walk(outer) if isinstance(node, ast.Name) and node.id == batch.id]
+    ends = (node for node in walk(loop) if isinstance(node, ast.Break))
+    if len(reads) != 2 or any(next(loops_around(scope, node), None) is loop for node in ends):
+        return False
+    loaders = [loader for loader in project.loaders for use in loader.uses if use.expression is outer.iter]
+    made = [place for loader in loaders for place in builders_of(project.analysis, loader)]
+    return bool(made) and all(_collates_lists(project, *place) for place in made)
+
+
+def _collates_lists(project: Project, builder: ast.Call, scope: Scope) -> bool:
+    """Return whether a loader's collate_fn is a function of the project that returns a list."""
+    given = argument_for(builder, [], "collate_fn")
+    values = project.analysis.evaluate(given, scope)
+    functions = [function for value in values for function, _ in project.analysis.functions_of(value)]
+    returned = [Origin(value, function.scope) for function in functions for value in returns_of(function.node)]
+    made = [part.node for part in origins(project.analysis, returned) if not isinstance(part.node, ast.Name)]
+    return bool(made) and all(isinstance(m, (ast.List, ast.ListComp)) or last_name(m) == "list" for m in made)
 
 
 def _batch_names(loop: ast.For) -> set[str]:
-    """Return the name of the batch: batches of `for batches in loader`, or of `for i, batches in enumerate(loader)`."""
+    """Return the names of the batch, and of its parts: also of `for i, batches in enumerate(loader)`."""
     target = loop.target
     if isinstance(target, ast.Tuple) and isinstance(loop.iter, ast.Call) and len(target.elts) == 2:
         target = target.elts[1]
-    return {target.id} if isinstance(target, ast.Name) else set()
+    return {part.id for part in walk(target) if isinstance(part, ast.Name)}

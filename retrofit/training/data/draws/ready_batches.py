@@ -27,7 +27,7 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
     """Return what the innermost loop of a training goes through, or draws from by next(), that gives ready batches."""
     loop, frame = path.loops[0]
     if isinstance(loop, (ast.For, ast.AsyncFor)):
-        place = _inside(analysis, loop.iter, frame.scope)
+        place = _without_counter(analysis, *_inside(analysis, loop.iter, frame.scope))
         if gives_batches(analysis, *place) or (steps_in_each(path) and gives_cut(analysis, *place)):
             return [place]
     found = []
@@ -37,6 +37,21 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
             if gives_batches(analysis, *place):
                 found.append(place)
     return list(dict.fromkeys(found))
+
+
+def _without_counter(analysis: Analysis, node: ast.expr, scope: Scope) -> Place:
+    """Return what a loop goes through next to numbers that count its turns: zip(batches, range(len(batches)))."""
+    if isinstance(node, ast.Call) and "zip" in analysis.called(node, scope):
+        others = [part for part in node.args if not _counts(analysis, part, scope)]
+        if len(others) == 1 < len(node.args) and not isinstance(others[0], ast.Starred):
+            return _inside(analysis, others[0], scope)
+    return node, scope
+
+
+def _counts(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    return isinstance(node, ast.Call) and bool(
+        analysis.called(node, scope) & (NUMBERS | {"itertools.count", "numpy.arange"})
+    )
 
 
 def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
