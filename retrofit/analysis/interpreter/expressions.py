@@ -107,7 +107,8 @@ class Expressions:
         if base.cells:
             literal = node.slice.value if isinstance(node.slice, ast.Constant) else None
             held = self.run.memory.field(base.cells, literal) if literal is not None else None
-            return held if held is not None and not base.differs else self.element(base)
+            found = held if held is not None and not base.differs else self.element(base)
+            return self.run.domain.looked_up(self.whole(key)) if key.differs and not found.differs else found
         if base.differs:
             return self.run.domain.item(base, node.slice, key)
         if base.parts:

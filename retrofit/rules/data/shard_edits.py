@@ -92,10 +92,8 @@ def _flattened(project: Project, loader: Loader) -> Iterator[Edit]:
     for loop, batches, scope in dict.fromkeys(steps_in_batches(project)):
         outer = scope.source.parents[loop]
         if outer.iter in drawn and are_flattened(project, loop, batches, scope):  # type: ignore[attr-defined]
-            entry = ast.unparse(loop.target)
-            before, after = _sharded(project, f"[{entry}] for {batches.id} in \n for {entry} in {batches.id}").split(
-                "\n"
-            )
+            entry, batch = ast.unparse(loop.target), ast.unparse(batches)
+            before, after = _sharded(project, f"[{entry}] for {batch} in \n for {entry} in {batch}").split("\n")
             yield from surround(scope.source, outer.iter, before, after)  # type: ignore[attr-defined]
 
 

@@ -7,6 +7,7 @@ that is computed from it later is right as well.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -77,6 +78,8 @@ def follow(project: Project, together: Collection[ast.AST] = ()) -> tuple[TorchD
 def _reducible(shown: list[Shown], domain: TorchDomain) -> list[Root]:
     """Return the roots that can be reduced: none that belongs to another one that cannot, unless its scale stays."""
     good = {root for place in shown for root in place.roots if _is_good(root, domain)}
+    kinds = Counter(node for node, _ in {(root.node, root.kind) for root in good})
+    good = {root for root in good if kinds[root.node] == 1}  # of two kinds it cannot be reduced as one of them
     trained_with = {root for place in shown if place.kind == WEIGHS for root in place.roots if adds_to_count(root)}
     while True:
         good = _without_inputs(good, shown, domain)

@@ -11,6 +11,8 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.kinds import Result
+from retrofit.training.torch_api.output import BAR_METHODS, BARS
 
 from ..data.batch_values import BATCH
 from ..data.batches import layers
@@ -76,7 +78,9 @@ def are_flattened(project: Project, loop: ast.For, batch: ast.expr, scope: Scope
     The loop over the loader does nothing else with a batch, which is a list that the project's collate_fn makes.
     """
     outer = scope.source.parents[loop]
-    if not isinstance(outer, ast.For) or outer.body != [loop] or outer.orelse or loop.orelse:
+    if not isinstance(outer, ast.For) or outer.orelse or loop.orelse:
+        return False
+    if not all(part is loop or _moves_bar(project, part, scope) for part in outer.body):
         return False
     if not isinstance(outer.target, ast.Name) or not isinstance(batch, ast.Name) or loop.iter is not batch:
         return False
@@ -90,6 +94,15 @@ def are_flattened(project: Project, loop: ast.For, batch: ast.expr, scope: Scope
     loaders = [loader for loader in project.loaders for use in loader.uses if use.expression is outer.iter]
     made = [place for loader in loaders for place in builders_of(project.analysis, loader)]
     return bool(made) and all(_collates_lists(project, *place) for place in made)
+
+
+def _moves_bar(project: Project, statement: ast.stmt, scope: Scope) -> bool:
+    """Return whether a statement moves a progress bar on: bar.update(1)."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in BAR_METHODS:
+        return False
+    values = project.analysis.evaluate(call.func.value, scope)
+    return any(isinstance(value, Result) and value.builder in BARS for value in values)
 
 
 def _collates_lists(project: Project, builder: ast.Call, scope: Scope) -> bool:

@@ -14,9 +14,11 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item, Result, Value
 from retrofit.analysis.values.views import Place
 from retrofit.training.torch_api.data import ENDLESS, LOOKS_LIKE_LOADER, NUMBERS, SAME_ELEMENTS
+from retrofit.training.torch_api.tensors import READS
 
-from ...loops import Path
+from ...loops import Path, reached_paths
 from ...model.modules import is_module
+from .sized_draws import is_order, shuffled
 from .slices.cut_batches import gives_cut, steps_in_each
 
 KNOWN = standard_modules() | {"torch", "numpy"}  # packages that do not iterate over batches
@@ -27,6 +29,9 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
     """Return what the innermost loop of a training goes through, or draws from by next(), that gives ready batches."""
     loop, frame = path.loops[0]
     if isinstance(loop, (ast.For, ast.AsyncFor)):
+        order = order_of_batches(analysis, path)
+        if order is not None:
+            return [order]
         place = _without_counter(analysis, *_inside(analysis, loop.iter, frame.scope))
         if gives_batches(analysis, *place) or (steps_in_each(path) and gives_cut(analysis, *place)):
             return [place]
@@ -37,6 +42,41 @@ def ready_batches(analysis: Analysis, path: Path) -> list[Place]:
             if gives_batches(analysis, *place):
                 found.append(place)
     return list(dict.fromkeys(found))
+
+
+def order_of_batches(analysis: Analysis, path: Path) -> Place | None:
+    """Return a random order of which each number chooses what a step takes, and is for nothing else: batches[i].
+
+    No loop inside makes steps, too: it may choose its batches in another way.
+    """
+    loop, frame = path.loops[0]
+    if any(loop in dict(other.loops[1:]) for other in reached_paths(analysis)):
+        return None
+    target = loop.target if isinstance(loop, ast.For) else None
+    if isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        target = target.elts[1]  # for n, i in enumerate(order)
+    order = loop.iter if isinstance(loop, ast.For) else None
+    while isinstance(order, ast.Call) and order.args and analysis.called(order, frame.scope) & SAME_ELEMENTS:
+        order = order.args[0]
+    if order is None or not isinstance(target, ast.Name) or not _is_random(analysis, order, frame.scope):
+        return None
+    parents = frame.scope.source.parents
+    reads = [node for node in walk(loop) if isinstance(node, ast.Name) and node.id == target.id and node is not target]
+    is_index = all(
+        isinstance(outer, ast.Subscript) and outer.slice is node and isinstance(outer.ctx, ast.Load)
+        for node, outer in ((node, parents[node]) for node in reads)
+    )
+    return (order, frame.scope) if reads and is_index else None
+
+
+def _is_random(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a random order of numbers, made by a call or put into it in place."""
+    found = shuffled(analysis, [(part, scope) for part in own_nodes(scope.node)])
+    if any(call.args and ast.dump(call.args[0]) == ast.dump(node) for call, _ in found):
+        return True
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READS:
+        node = node.func.value  # order.tolist()
+    return any(is_order(analysis, origin.node, origin.scope) for origin in origins(analysis, [Origin(node, scope)]))
 
 
 def _without_counter(analysis: Analysis, node: ast.expr, scope: Scope) -> Place:

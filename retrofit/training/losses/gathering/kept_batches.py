@@ -11,6 +11,7 @@ from retrofit.analysis.flow.reachability import calls_named
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
+from retrofit.training.data.draws.ready_batches import order_of_batches
 from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import builders_of, places_given
 from retrofit.training.torch_api.data import BATCH_SAMPLER
@@ -45,7 +46,7 @@ def has_only_kept_batches(project: Project) -> bool:
 def _keeps_batches(project: Project) -> bool:
     if project.distribution.is_by_hand or not any(_is_composed(project, each, any) for each in _trained(project)):
         return False
-    if _is_said(project):
+    if _is_said(project) or any(order_of_batches(project.analysis, path) for path in project.paths):
         return True
     found = gathering_of_parts(project)
     is_only = all(_is_composed(project, each) for each in _trained(project))
