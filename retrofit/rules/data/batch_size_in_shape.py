@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from retrofit.analysis.calls import given_parameters, last_name
 from retrofit.analysis.edits import Edit, surround
@@ -27,6 +27,7 @@ from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
 from retrofit.training.torch_api.runtime import OWN_SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
+Place = tuple[ast.AST, Scope]
 RULE = CATALOG["RF112"]
 HELP_SKIPPED = (
     "rd.collectives.on_any_rank(len(images) < rd.data.micro_batch(batch_size)): all ranks leave out the same batches"
@@ -254,7 +255,8 @@ def find(project: Project) -> Iterator[Finding]:
                 outer = where.source.parents[part]
                 if isinstance(outer, ast.Call) and _name(outer) in SPLIT:
                     continue
-                if before.get((node, scope)) or ((node, scope) in before and _is_evaluated(project, node, scope)):
+                is_set_before = (node, scope) not in before and part not in project.nodes_in_batches
+                if is_set_before or before.get((node, scope)) or _is_evaluated(project, node, scope, before):
                     message = f"with RETROFIT_BATCH=global a process has fewer samples than {ast.unparse(part)} rows"
                     yield found(RULE, where.source, part, message, help=HELP_KEPT)
                     continue
@@ -305,8 +307,10 @@ def _squeezed(project: Project) -> Iterator[Finding]:
             yield found(RULE, scope.source, node, SQUEEZED, help=HELP_SQUEEZED)
 
 
-def _is_evaluated(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether an evaluation, whose batches stay whole, uses the variable that is set to what is made."""
+def _is_evaluated(project: Project, node: ast.AST, scope: Scope, before: Container[Place]) -> bool:
+    """Return whether an evaluation, whose batches stay whole, uses the variable that is set to what is made before."""
+    if (node, scope) not in before:
+        return False
     statement = scope.source.statement(node)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     names = {ast.unparse(target) for target in targets}
@@ -329,7 +333,7 @@ def _sizes_of(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[a
     if (node, scope) in project.batch_sizes:
         yield node, scope  # type: ignore[misc]
     elif either:
-        yield from (place for place in either if place[0] in project.nodes_in_batches)
+        yield from either
     elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in given_parameters(scope):
         for given, where, _ in given_for(project.analysis, node.id, scope, (), project.nodes_in_batches):
             if given in project.nodes_in_batches and (given, where) in project.batch_sizes:
