@@ -2696,10 +2696,22 @@ def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
 def draw_together(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return `function(*args, **kwargs)`, in which every rank draws the random numbers of rank 0: a common order.
 
-    The other ranks then continue with their own random streams. Collective: every rank.
+    The other ranks then continue with their own random streams. Of a generator that it returns each entry is drawn in
+    this way. Collective: every rank.
     """
     if not is_distributed():
         return function(*args, **kwargs)
+    drawn = _drawn_together(function, *args, **kwargs)
+    return _each_together(drawn) if isinstance(drawn, GeneratorType) else drawn
+
+
+def _each_together(drawn: Iterator[Any]) -> Iterator[Any]:
+    end = object()
+    while (entry := _drawn_together(next, drawn, end)) is not end:
+        yield entry
+
+
+def _drawn_together(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     own, common = get_rng_state(), broadcast_object(get_rng_state())
     if get_rank() == 0:
         return function(*args, **kwargs)
@@ -4742,4 +4754,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 555060f02bfec96520e2f43b8e84bb2bc7409c0c06ef2e69cf74e72793e53061
+# Unchanged while the text above has the SHA-256 d97541f4e92b976520008c27d39a613ff6842d3fce82360df6b40eb6e3f501e4

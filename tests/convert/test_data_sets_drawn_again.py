@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import converted
+from convert.additions_of import write_converted
+from convert.conversion import conversion, converted
+from convert.training_runs import trains_as_one
+from verify.projects.launch import Launcher
 
 SCRIPT = """\
 import random
@@ -160,7 +163,7 @@ import random
 
 import numpy as np
 import torch
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, ShuffleSplit, train_test_split
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
@@ -211,6 +214,15 @@ TRAINED = {
         "fit(data)\nrows, held = train_test_split(range(24))\nfit(Subset(data, rows))",
         "rows, held = rd.data.draw_together(train_test_split, range(24))",
     ),
+    "folds": (
+        "for rows, _ in ShuffleSplit(3).split(range(24)):\n    fit(Subset(data, rows))",
+        "for rows, _ in rd.data.draw_together(ShuffleSplit(3).split, range(24)):",
+    ),
+    "folds of an object": (
+        "folds = KFold(3, shuffle=True)\nfor fold, (rows, _) in enumerate(folds.split(range(24))):\n"
+        "    fit(Subset(data, rows))",
+        "for fold, (rows, _) in enumerate(rd.data.draw_together(folds.split, range(24))):",
+    ),
 }
 
 
@@ -219,6 +231,58 @@ def test_the_data_of_a_second_training_are_drawn_together(tmp_path: Path, kind: 
     trained, expected = TRAINED[kind]
     lines = converted(tmp_path, AFTER.format(trained=trained))
     assert [line for line in lines if "draw_together" in line] == [expected]
+
+
+@pytest.mark.parametrize("folds", ["ShuffleSplit(3, random_state=0)", "KFold(3)", "KFold(3, shuffle=False)"])
+def test_folds_that_are_the_same_everywhere_are_left(tmp_path: Path, folds: str) -> None:
+    trained = f"folds = {folds}\nfor rows, _ in folds.split(range(24)):\n    fit(Subset(data, rows))"
+    lines = converted(tmp_path, AFTER.format(trained=trained))
+    assert not any("draw_together" in line for line in lines)
+
+
+FOLDS = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+
+def folds(size, number):
+    for _ in range(number):
+        yield np.random.permutation(size)[:20]
+
+
+np.random.seed(0)
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(24, 4, dtype=torch.float64))
+model = nn.Linear(4, 1, dtype=torch.float64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for rows in folds(24, 3):
+    for (x,) in DataLoader(Subset(data, rows.tolist()), 4):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("shown", loss.item())
+"""
+
+
+def test_folds_that_are_drawn_one_by_one_are_those_of_one_process(tmp_path: Path, launcher: Launcher) -> None:
+    trains_as_one(tmp_path, FOLDS, launcher)
+
+
+def test_each_entry_of_a_generator_is_drawn_together(tmp_path: Path, launcher: Launcher) -> None:
+    write_converted(tmp_path, conversion(tmp_path, FOLDS))
+    path = tmp_path / "train.py"
+    text = path.read_text().replace("rd.data.draw_together(np.random.permutation, size)", "np.random.permutation(size)")
+    text = text.replace("in folds(24, 3):", "in rd.data.draw_together(folds, 24, 3):\n    print('fold', rows.sum())")
+    path.write_text(text)
+    assert "draw_together(folds" in text
+    one = launcher.run(tmp_path, "train.py", [])
+    two = launcher.run(tmp_path, "train.py", [], world_size=2, RETROFIT_BATCH="global")
+    folds = [[line for line in "".join(run["outputs"]).splitlines() if line.startswith("fold")] for run in (one, two)]
+    assert len(folds[0]) == 3
+    assert folds[0] == folds[1]
 
 
 def test_data_drawn_before_the_only_training_are_left(tmp_path: Path) -> None:

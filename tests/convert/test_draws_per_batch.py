@@ -84,3 +84,24 @@ def test_a_draw_for_the_whole_batch_is_listed(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", PER_SAMPLE)
 def test_a_draw_for_each_sample_is_not_listed(name: str, tmp_path: Path) -> None:
     assert listed(tmp_path, PER_SAMPLE[name], "pass") == []
+
+
+OWN = """\
+import torch
+from torch import nn
+
+samples = torch.randn(64, 4)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    loss = model(samples[torch.randint(0, 64, (8,))]).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_draw_that_is_split_is_not_listed(tmp_path: Path) -> None:
+    result = conversion(tmp_path, OWN)
+    assert any("rd.data.own_draw(torch.randint(" in file.text for file in result.files)
+    assert not any("draws its own" in finding.message for finding in result.listed)

@@ -90,3 +90,13 @@ def test_a_print_between_the_imports_appears_once(tmp_path: Path) -> None:
     )
     lines = [line.strip() for line in converted(tmp_path, EARLY + training)]
     assert lines.index("from multigpu import print_main as print") < lines.index('print("no comet")')
+
+
+BETWEEN = "print('starting')\nimport torch\n" + SCRIPT
+
+
+def test_nothing_is_imported_before_the_environment_is_set(tmp_path: Path) -> None:
+    script = BETWEEN.replace("import torch\n", "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n", 1)
+    result = conversion(tmp_path, script, data=DATA, plots=PLOTS)
+    (text,) = (file.text for file in result.files if file.path.name == "train.py")
+    assert text.index("os.environ") < text.index("import print_main as print")

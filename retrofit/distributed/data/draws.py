@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
@@ -103,10 +103,22 @@ def _made_whole(batches: Iterable[Any]) -> Iterator[Any]:
 def draw_together(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return `function(*args, **kwargs)`, in which every rank draws the random numbers of rank 0: a common order.
 
-    The other ranks then continue with their own random streams. Collective: every rank.
+    The other ranks then continue with their own random streams. Of a generator that it returns each entry is drawn in
+    this way. Collective: every rank.
     """
     if not is_distributed():
         return function(*args, **kwargs)
+    drawn = _drawn_together(function, *args, **kwargs)
+    return _each_together(drawn) if isinstance(drawn, GeneratorType) else drawn
+
+
+def _each_together(drawn: Iterator[Any]) -> Iterator[Any]:
+    end = object()
+    while (entry := _drawn_together(next, drawn, end)) is not end:
+        yield entry
+
+
+def _drawn_together(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     own, common = get_rng_state(), broadcast_object(get_rng_state())
     if get_rank() == 0:
         return function(*args, **kwargs)

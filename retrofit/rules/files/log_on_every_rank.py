@@ -14,6 +14,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
+from retrofit.rules.edits.early_prints import sets_environment_after
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_guards import ends_program, side_of_test
@@ -153,7 +154,8 @@ def _first_print(project: Project, source: Source) -> float:
     """Return where the first print of a module stands that is run with its imports, which may be between them."""
     prints = (output for output in project.outputs if output.kind == PRINT and output.scope.source is source)
     starts = [source.span(output.call)[0] for output in prints if output.scope is output.scope.module]
-    return min(starts, default=float("inf"))
+    first = min(starts, default=float("inf"))
+    return float("inf") if sets_environment_after(source, first) else first
 
 
 def _results(project: Project) -> Iterator[Finding]:

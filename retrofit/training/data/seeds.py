@@ -14,6 +14,7 @@ from retrofit.analysis.flow.stored import set_on_same
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.data import RANDOM_SPLITS
 from retrofit.training.torch_api.randomness import (
     DRAWS,
@@ -23,6 +24,7 @@ from retrofit.training.torch_api.randomness import (
     SEED_OF,
     SEEDS_OF_PROCESS,
     SHUFFLED_FOLDS,
+    SPLITTERS,
     STATES,
     TORCH,
 )
@@ -120,19 +122,35 @@ def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
     for name in names:
         if name in DRAWS:
             return SEED_OF[name.rpartition(".")[0]]
-    return SEED_OF[NUMPY] if _is_drawn_by_library(call, names) else ""
+    return SEED_OF[NUMPY] if _is_drawn_by_library(analysis, call, scope, names) else ""
 
 
-def _is_drawn_by_library(call: ast.Call, names: Iterable[str]) -> bool:
-    """Return whether a function of a library draws from numpy's stream: train_test_split(files) without a state."""
-    given = {keyword.arg: getattr(keyword.value, "value", keyword.value) for keyword in call.keywords}
-    if any(given.get(state) is not None for state in STATES) or given.get("shuffle") is False:
-        return False
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "sample" and "frac" in given:
-        return True  # rows of a table, whoever made it
-    return any(
-        name in LIBRARY_DRAWS
-        or (name in SHUFFLED_FOLDS and given.get("shuffle") is not None)
-        or any(name.startswith(of) and name.endswith(f".{method}") for of, method in LIBRARY_METHODS.items())
+def _is_drawn_by_library(analysis: Analysis, call: ast.Call, scope: Scope, names: Iterable[str]) -> bool:
+    """Return whether a function of a library draws from numpy's stream: train_test_split(files) without a state.
+
+    Of an object that makes folds its method does: ShuffleSplit(5).split(files).
+    """
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "split":
+        made = (value for value in analysis.evaluate(call.func.value, scope) if isinstance(value, Result))
+        return any(_is_unseeded(value.call, {value.builder} & (SPLITTERS | SHUFFLED_FOLDS)) for value in made)
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "sample" and "frac" in _given(call):
+        return _is_unseeded(call, {"pandas.sample"})  # rows of a table, whoever made it
+    of_methods = {
+        name
         for name in names
-    )
+        for of, method in LIBRARY_METHODS.items()
+        if name.startswith(of) and name.endswith(f".{method}")
+    }
+    return _is_unseeded(call, set(names) & LIBRARY_DRAWS | of_methods)
+
+
+def _is_unseeded(call: ast.Call, names: set[str]) -> bool:
+    """Return whether a call, of one of the names, is given no state, and is to draw."""
+    given = _given(call)
+    if not names or any(given.get(state) is not None for state in STATES) or given.get("shuffle") is False:
+        return False
+    return not names <= SHUFFLED_FOLDS or given.get("shuffle") is not None
+
+
+def _given(call: ast.Call) -> dict[str | None, object]:
+    return {keyword.arg: getattr(keyword.value, "value", keyword.value) for keyword in call.keywords}

@@ -19,7 +19,7 @@ from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import ORDERS, of_common_stream
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
-from retrofit.training.torch_api.runtime import OWN_BATCH_SIZES
+from retrofit.training.torch_api.runtime import OWN_BATCH_SIZES, OWN_SAMPLES
 
 from ..data.random_draws import draws_in_loop
 from ..losses.terms import loss_expressions
@@ -46,8 +46,11 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
             continue
         if not _is_trained_on(project, node, scope) or project.batch_values.loops_around(node, scope):
             continue
-        if not any(follows_batch(project, part, scope) for part in given_to_draw(node)):
-            yield node, scope
+        if any(follows_batch(project, part, scope) for part in given_to_draw(node)) or _is_taken_apart(
+            project, node, scope
+        ):
+            continue
+        yield node, scope
     for node, scope in collated(project):
         if project.analysis.called(node, scope) & DRAWS:
             yield node, scope
@@ -63,6 +66,12 @@ def _before_steps(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
             read = (part for root, _ in body for part in walk(root) if isinstance(part, ast.Name) and part.id in names)
             if any(project.batch_values.sources_of(name, frame.scope) for name in read):
                 yield from nodes_run(project.analysis, body)
+
+
+def _is_taken_apart(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether each rank takes its part of what rank 0 draws: rd.data.own_draw(torch.randint(...), 8)."""
+    around = (outer for outer in scope.source.ancestors(call) if isinstance(outer, ast.Call))
+    return any(project.analysis.called(outer, scope) & OWN_SAMPLES for outer in around)
 
 
 def rows_per_batch(project: Project) -> set[ast.AST]:

@@ -37,13 +37,13 @@ NUMPY_DRAWS = frozenset(
 SHUFFLES = frozenset({f"{PYTHON}.shuffle", f"{NUMPY}.shuffle"})  # in place
 CHOOSING = PICKS | SHUFFLES | {f"{NUMPY}.choice"}  # give some of what they are given, or bring it into an order
 DRAWS = TORCH_DRAWS | PYTHON_DRAWS | NUMPY_DRAWS
-# Functions of libraries that draw from numpy's stream, and classes whose `split` does, where they are given no state.
+# Functions of libraries that draw from numpy's stream, where they are given no state; classes whose `split` does.
 LIBRARY_DRAWS = frozenset({
     "sklearn.model_selection.train_test_split", "sklearn.utils.shuffle", "sklearn.utils.resample",
-    *(f"sklearn.model_selection.{name}" for name in (
-        "ShuffleSplit", "GroupShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold",
-    )),
 })  # fmt: skip
+SPLITTERS = frozenset(f"sklearn.model_selection.{name}" for name in (
+    "ShuffleSplit", "GroupShuffleSplit", "StratifiedShuffleSplit", "RepeatedKFold", "RepeatedStratifiedKFold",
+))  # fmt: skip
 SHUFFLED_FOLDS = frozenset(  # with shuffle=True
     f"sklearn.model_selection.{name}" for name in ("KFold", "StratifiedKFold", "GroupKFold", "StratifiedGroupKFold")
 )
