@@ -31,6 +31,7 @@ class BatchSizes:
 
     def __init__(self, analysis: Analysis, loaders: list[Loader], draws: Draws) -> None:
         self.analysis = analysis
+        self._identities: dict[tuple[ast.AST | None, Scope, int], object] = {}
         self.loaders = calls = {call for loader in loaders if TRAIN in loader.roles for call in loader.builders}
         sources = analysis.modules.sources.values()
         built = [(call, source) for source in sources for call in calls if call in source.parents]
@@ -72,6 +73,12 @@ class BatchSizes:
 
     def _identity(self, node: ast.AST | None, scope: Scope, depth: int = MOST_DEPTH) -> object:
         """Return what a size refers to: the variable that it is, the option that is read, what is computed of both."""
+        question = (node, scope, depth)
+        if question not in self._identities:
+            self._identities[question] = self._found_identity(node, scope, depth)
+        return self._identities[question]
+
+    def _found_identity(self, node: ast.AST | None, scope: Scope, depth: int) -> object:
         if isinstance(node, ast.BinOp):
             return self._computed(node, scope, depth)
         if isinstance(node, ast.Attribute) and node.attr == OF_LOADER and self._is_loader(node.value, scope):

@@ -74,6 +74,9 @@ class BatchValues:
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
         self._chooses: dict[tuple[ast.AST, Scope], bool] = {}
         self._chosen_rows: dict[tuple[ast.AST, Scope], bool] = {}
+        self._plain, self._stored = _Search(self), _Search(self, stored=True)
+        self._through_returned = _Search(self, follows_returned=True)
+        self._without_choices = _Search(self, notes_choices=False)
 
     def sources_of(self, node: ast.expr, scope: Scope, stored: bool = False) -> frozenset[str]:
         """Return which of BATCH, GRADIENT and CHOSEN an expression is computed from.
@@ -81,17 +84,14 @@ class BatchValues:
         `stored`: also through lists and buffers that something of a batch was put into before.
         """
         if (node, scope, stored) not in self._known:
-            search = _Search(self, stored)
-            search.run(node, scope)
-            self._known[node, scope, stored] = frozenset(search.found)
+            search = self._stored if stored else self._plain
+            self._known[node, scope, stored] = frozenset(search.run(node, scope))
         return self._known[node, scope, stored]
 
     def has_chosen_rows(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the batch chooses how many elements something has, in functions that return it, too."""
         if (node, scope) not in self._chosen_rows:
-            search = _Search(self, stored=False, follows_returned=True)
-            search.run(node, scope)
-            self._chosen_rows[node, scope] = CHOSEN in search.found
+            self._chosen_rows[node, scope] = CHOSEN in self._through_returned.run(node, scope)
         return self._chosen_rows[node, scope]
 
     def chooses(self, node: ast.Subscript, scope: Scope) -> bool:
@@ -106,9 +106,7 @@ class BatchValues:
         return self._chooses[node, scope]
 
     def _is_of_batch(self, node: ast.expr, scope: Scope) -> bool:
-        search = _Search(self, stored=False, notes_choices=False)
-        search.run(node, scope)
-        return bool(search.found & {BATCH, GRADIENT})
+        return bool(self._without_choices.run(node, scope) & {BATCH, GRADIENT})
 
     def _is_given(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether an expression can be a part of a batch as the loader gives it, in another shape or type."""
@@ -203,28 +201,35 @@ class _Step(NamedTuple):
 
 
 class _Search:
-    """The search for what an expression is computed from; `notes_choices`: also whether the batch chooses in it.
+    """The search for what expressions are computed from; `notes_choices`: also whether the batch chooses in them.
 
     `follows_returned`: through what functions return, and what is put into lists, as it always does for an index.
+    Searches from different expressions meet: what a step leads to, and what it is, is found once for all of them.
     """
 
     def __init__(
-        self, values: BatchValues, stored: bool, notes_choices: bool = True, follows_returned: bool = False
+        self, values: BatchValues, stored: bool = False, notes_choices: bool = True, follows_returned: bool = False
     ) -> None:
         self.values, self.stored, self.notes_choices = values, stored, notes_choices
         self.follows_returned = follows_returned
         self.analysis = values.analysis
-        self.found: set[str] = set()
+        self._next: dict[_Step, list[_Step]] = {}
+        self._notes: defaultdict[_Step, set[str]] = defaultdict(set)
 
-    def run(self, node: ast.expr, scope: Scope) -> None:
-        for _ in closure([_Step(node, scope)], self._look):
-            pass
+    def run(self, node: ast.expr, scope: Scope) -> set[str]:
+        steps = list(closure([_Step(node, scope)], self._after))
+        return set().union(*(self._notes[step] for step in steps if step in self._notes))
+
+    def _after(self, step: _Step) -> list[_Step]:
+        if step not in self._next:
+            self._next[step] = self._look(step)
+        return self._next[step]
 
     def _look(self, step: _Step) -> list[_Step]:
         """Note what an expression is, and return those that it is computed from."""
         node = step.node
         if node in self.values.draws:
-            self.found.add(BATCH)
+            self._notes[step].add(BATCH)
             return []
         if isinstance(node, ast.Call):
             return self._look_at_call(node, step)
@@ -250,10 +255,10 @@ class _Search:
     def _look_at_call(self, node: ast.Call, step: _Step) -> list[_Step]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "next" and isinstance(node.func, ast.Name):
-            self.found.add(BATCH)
+            self._notes[step].add(BATCH)
             return []
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
-            self.found.add(GRADIENT)
+            self._notes[step].add(GRADIENT)
         if name in CHOOSES or gives_places(node) or (name in COMPARISONS and step.is_index):
             self._note_chosen(step)
         returned = (step.is_index or self.follows_returned) and node not in self.values.calls
@@ -268,7 +273,7 @@ class _Search:
         return found + [step.to(part, learns=learns, is_even=is_even) for part in parts]
 
     def _note_chosen(self, step: _Step) -> None:
-        self.found |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
+        self._notes[step] |= {CHOSEN} if step.is_even else {CHOSEN, UNEVEN}
 
     def _runs_module(self, node: ast.Call, scope: Scope) -> bool:
         run = self.analysis.evaluate(node.func, scope)
@@ -278,7 +283,8 @@ class _Search:
         """Return what a variable is set to, and what is put into the list that it holds where that counts."""
         scope = step.scope
         drawn = [b for b, _ in bindings_of(self.analysis, node, scope) if b.node in self.values.loops]
-        self.found |= {BATCH} if any(not _is_number(binding) for binding in drawn) else set()
+        if any(not _is_number(binding) for binding in drawn):
+            self._notes[step].add(BATCH)
         found = list(self.values.given_to_methods.get(last_name(node), [])) if self.stored else []
         if step.is_index or self.follows_returned:
             found += [(stored.value, stored.scope) for stored in stored_in(self.analysis, node, scope)]

@@ -109,13 +109,27 @@ def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.A
 
 def _is_embedded(project: Project, node: ast.expr, scope: Scope) -> bool:
     """Return whether this comes out of a model in training, which was given samples of the batch."""
+    known: dict[tuple[ast.expr, Scope], bool] = project.analysis.fact("embedded operands", dict)
+    if (node, scope) not in known:
+        known[node, scope] = _comes_from_model(project, node, scope)
+    return known[node, scope]
+
+
+def _comes_from_model(project: Project, node: ast.expr, scope: Scope) -> bool:
+    calls = project.analysis.fact("calls of models with samples", lambda: _given_samples(project))
+    loops = {path.loops[0][0] for path in project.paths}
+    found = _origins(project, node, scope)
+    if not any(part in calls for inner, _ in found for part in walk(inner)):
+        return False
+    parts = ((part, where) for inner, where in found for part in walk(inner) if isinstance(part, ast.Name))
+    drawn = (binding.node for part, where in parts for binding in where.bindings.get(part.id, []))
+    return project.draws.is_used or any(loop in loops for loop in drawn)
+
+
+def _given_samples(project: Project) -> set[ast.Call]:
     in_batches = project.nodes_in_batches  # model.encoder(x) too; model.to(device) is before
     given = [call for model in project.models for call in model.calls if call.call in in_batches and call.call.args]
-    calls = {call.call for call in given if call.method not in STATES}
-    loops = {path.loops[0][0] for path in project.paths}
-    parts = [(part, where) for inner, where in _origins(project, node, scope) for part in walk(inner)]
-    drawn = (b.node for part, where in parts if isinstance(part, ast.Name) for b in where.bindings.get(part.id, []))
-    return any(part in calls for part, _ in parts) and (project.draws.is_used or any(loop in loops for loop in drawn))
+    return {call.call for call in given if call.method not in STATES}
 
 
 def _is_of_no_loss(project: Project, node: ast.AST, parts: tuple[ast.expr, ...], scope: Scope) -> bool:
