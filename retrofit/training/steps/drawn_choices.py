@@ -15,7 +15,7 @@ from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import children
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_calls
 from retrofit.analysis.values.kinds import Item, name_of
 from retrofit.training.torch_api.draws import ORDERS
 from retrofit.training.torch_api.randomness import PICKS
@@ -80,12 +80,33 @@ def _chosen_objects(project: Project, node: ast.AST, scope: Scope) -> Iterator[a
 
 
 def _is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
-    if project.batch_values.sources_of(node, scope):
+    if not project.analysis.fact("has draws", lambda: _has_draws(project)):
         return False
-    found = origins(project.analysis, [Origin(node, scope)], partial(onward, project))
-    calls = [(part, o.scope) for o in found for part in read(project, o.node, o.scope) if isinstance(part, ast.Call)]
-    is_drawn = any(draws_in_loop(project, *call) for call in calls)
-    return is_drawn and not any(gives_the_same(project.analysis.called(*call)) for call in calls)
+    calls = list(_calls_read(project, node, scope))
+    if not any(draws_in_loop(project, *call) for call in calls):
+        return False
+    is_same = any(gives_the_same(project.analysis.called(*call)) for call in calls)
+    return not is_same and not project.batch_values.sources_of(node, scope)
+
+
+def _has_draws(project: Project) -> bool:
+    """Return whether anything draws in the training at all: a search for each choice is long."""
+    scopes = project.analysis.scopes()
+    return any(draws_in_loop(project, call, scope) for scope in scopes for call in own_calls(scope.node))
+
+
+def _calls_read(project: Project, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+    """Yield the calls in what an expression is computed from, each once."""
+    seen: set[tuple[ast.AST, Scope]] = set()
+    for origin in origins(project.analysis, [Origin(node, scope)], partial(onward, project)):
+        waiting: list[ast.AST] = [origin.node]
+        while waiting:
+            part = waiting.pop()
+            if (part, origin.scope) not in seen and not shapes.is_about_shape(part):
+                seen.add((part, origin.scope))
+                if isinstance(part, ast.Call):
+                    yield part, origin.scope
+                waiting += () if _is_of_main(project, part, origin.scope) else children(part)
 
 
 def onward(project: Project, origin: Origin) -> list[Origin]:
