@@ -5,11 +5,27 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from functools import wraps
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 LEAST_DEPTH, CALLS_PER_ANSWER = 80, 30  # questions that wait for each other; the calls that one needs, at most
 MOST_ROUNDS = 3  # of working out one answer again because it depends on itself in part
+
+
+def answered_once(method: F) -> F:
+    """Let an object keep what a method answers to each question: the same whenever it is asked."""
+    name = f"answers of {method.__name__}"
+
+    @wraps(method)
+    def ask(self: Any, *question: object) -> Any:
+        known = vars(self).setdefault(name, {})
+        if question not in known:
+            known[question] = method(self, *question)
+        return known[question]
+
+    return cast(F, ask)
 
 
 class Memory(Generic[T]):

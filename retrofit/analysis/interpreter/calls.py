@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..calls import is_method, is_property
 from ..python_api import ADDS_ALL, GOES_THROUGH
-from ..scopes import parameters
+from ..scopes import Scope, parameters
 from ..values.attribute_names import is_taken_by_text
 from ..values.kinds import LocalClass, LocalFunction, Result
 from ..values.named_tuples import fields_of_tuple
@@ -26,11 +26,23 @@ MOST_FUNCTIONS = 8  # that one call can run, of which each is followed
 PASSED = "passed on"  # to something that nothing is known about
 
 
+class _Meaning(NamedTuple):
+    """What is known of a call whatever it is given; loops carry it out again and again."""
+
+    goes_through: bool
+    result: Flow | None
+    changed: list[ast.expr]
+    is_opaque: bool
+    made: LocalClass | None
+    fields: list[str]
+
+
 class Calls:
     """Carries out calls in the running frame of an interpreter."""
 
     def __init__(self, run: Interpreter) -> None:
         self.run = run
+        self._known: dict[tuple[ast.Call, Scope], _Meaning] = {}
 
     def of(self, node: ast.Call) -> Flow:
         run = self.run
@@ -38,16 +50,15 @@ class Calls:
         if isinstance(node.func, (ast.Call, ast.Subscript)):
             receiver = run.expressions.of(node.func)
         given = [run.expressions.of(part) for part in node.args]
-        if self._goes_through(node):
+        meaning = self._meaning(node)
+        if meaning.goes_through:
             given = [gone_through(run, part, flow) for part, flow in zip(node.args, given)]
         named = [run.expressions.of(keyword.value) for keyword in node.keywords]
-        known = run.domain.result(node, run.scope)
-        if known is not None:
+        if meaning.result is not None:
             self._bring_together(node)
-            return run.expressions.settle_draws(known)
-        same = run.domain.changed(node, run.scope)
-        if same:
-            self._make_same(same)
+            return run.expressions.settle_draws(meaning.result)
+        if meaning.changed:
+            self._make_same(meaning.changed)
             return NONE
         if set_by_name(run, node, given):
             return NONE
@@ -55,20 +66,18 @@ class Calls:
         self._show(node, receiver, given, named)
         if is_template(node):
             return filled(run.expressions, node, given, named)
-        functions = self._functions(node, receiver)
+        functions = self._functions(node, receiver) if not meaning.is_opaque else []
         if not functions and receiver.cells and self._is_same_object(node):
             return receiver
         if functions:
             return run.expressions.settle_draws(
                 self._run_all(node, functions, receiver, self._spread(node, given), named)
             )
-        classes = [v for v in run.analysis.evaluate(node.func, run.scope) if isinstance(v, LocalClass)]
-        if classes:
-            return run.expressions.settle_draws(self._make(node, classes[0], given, named))
-        fields = fields_of_tuple(run.analysis, node, run.scope)
-        if fields:
+        if meaning.made is not None:
+            return run.expressions.settle_draws(self._make(node, meaning.made, given, named))
+        if meaning.fields:
             cells = frozenset([run.new_cell(node)])
-            for name, flow in [*zip(fields, given), *((k.arg, flow) for k, flow in zip(node.keywords, named))]:
+            for name, flow in [*zip(meaning.fields, given), *((k.arg, flow) for k, flow in zip(node.keywords, named))]:
                 run.memory.put(cells, name, flow)
             return Flow(cells=cells)
         changed = run.containers.method(node, receiver, given, named)
@@ -76,6 +85,20 @@ class Calls:
             return changed
         handed = run.containers.handed_on(node, given)
         return handed if handed is not None else self._outside(node, receiver, [*given, *named])
+
+    def _meaning(self, node: ast.Call) -> _Meaning:
+        run, question = self.run, (node, self.run.scope)
+        if question not in self._known:
+            classes = (v for v in run.analysis.evaluate(node.func, run.scope) if isinstance(v, LocalClass))
+            self._known[question] = _Meaning(
+                self._goes_through(node),
+                run.domain.result(node, run.scope),
+                run.domain.changed(node, run.scope),
+                run.domain.is_opaque(node, run.scope),
+                next(classes, None),
+                fields_of_tuple(run.analysis, node, run.scope),
+            )
+        return self._known[question]
 
     def _goes_through(self, node: ast.Call) -> bool:
         """Return whether a function of Python, or a method of a list, goes through what it is given."""
@@ -119,8 +142,6 @@ class Calls:
     def _functions(self, node: ast.Call, receiver: Flow) -> list[tuple[LocalFunction, Flow]]:
         """Return the functions of the program that a call runs, each with the object that it is a method of."""
         run = self.run
-        if run.domain.is_opaque(node, run.scope):
-            return []
         if isinstance(node.func, ast.Attribute) and receiver.cells:
             found = []
             for cell in sorted(receiver.cells, key=cell_order):

@@ -30,6 +30,8 @@ from .state import NONE, Cell, Flow, joined, mixed
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
+ADDS = ADDS_ONE | ADDS_ALL
+
 
 class Containers:
     """Carries out the calls of containers in the running frame of an interpreter."""
@@ -133,7 +135,7 @@ class Containers:
             for cell in cells:
                 run.memory.state.drop(cell)
             return NONE
-        if name in ADDS_ONE | ADDS_ALL and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
+        if name in ADDS and (cells or isinstance(run.scope.source.parents.get(node), ast.Expr)):
             self._fill(node, cells, name, given, named)
             return run.expressions.element(receiver) if name == "setdefault" else NONE
         if name == AS_DICT and receiver.cells:

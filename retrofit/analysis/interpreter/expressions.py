@@ -25,23 +25,33 @@ class Expressions:
     def __init__(self, run: Interpreter) -> None:
         self.run = run
         self.is_drawn = False  # a part of the expression that is being evaluated
+        self._known: dict[tuple[ast.expr, Scope], tuple[Flow | None, bool | None]] = {}
 
     def of(self, node: ast.expr | None) -> Flow:
         if node is None:
             return NONE
         outer, self.is_drawn = self.is_drawn, False
-        flow = self._source(node) or self._placed(node, self._of(node))
-        is_drawn = flow.is_drawn or self.is_drawn or self.run.domain.is_random(node, self.run.scope)
-        if node in self.run.together or self.run.domain.is_about_shape(node):
-            is_drawn = False
+        drawn, is_random = self._randomness(node)
+        flow = self._placed(node, self._of(node)) if drawn is None else self._source(node, drawn)
+        is_drawn = is_random is not None and (is_random or flow.is_drawn or self.is_drawn)
         self.is_drawn = outer or is_drawn
         return flow if flow.is_drawn == is_drawn else replace(flow, is_drawn=is_drawn)
 
-    def _source(self, node: ast.expr) -> Flow | None:
+    def _randomness(self, node: ast.expr) -> tuple[Flow | None, bool | None]:
+        """Return what processes draw from an expression, None for most, and whether it draws random numbers itself.
+
+        The latter is None where nothing of random numbers is in it. Loops ask for both again in each turn.
+        """
+        run = self.run
+        question = (node, run.scope)
+        if question not in self._known:
+            drawn = run.domain.draws(node, run.scope) if isinstance(node, DRAWN_FROM) else None
+            is_settled = node in run.together or run.domain.is_about_shape(node)
+            self._known[question] = drawn, None if is_settled else run.domain.is_random(node, run.scope)
+        return self._known[question]
+
+    def _source(self, node: ast.expr, drawn: Flow) -> Flow:
         """Return an object from which processes draw other elements."""
-        drawn = self.run.domain.draws(node, self.run.scope) if isinstance(node, DRAWN_FROM) else None
-        if drawn is None:
-            return None
         cell = self.run.new_cell(node, is_source=True)
         self.run.memory.state[cell, None] = drawn
         return Flow(cells=frozenset([cell]))

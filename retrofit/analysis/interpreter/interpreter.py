@@ -58,19 +58,22 @@ class Interpreter:
         self.memory = Memory(analysis)
         self.expressions, self.calls, self.containers = Expressions(self), Calls(self), Containers(self)
         self.frames: list[Frame] = []
+        self.frame: Frame  # that is running
+        self.scope: Scope  # of it
         self.steps = 0
         self.is_cut = False  # calls in too many others were not followed
         self.seen: set[Scope] = set()  # what was run
         self.batches = 0  # loops over batches that are being run
         self.made_in: dict[Cell, int] = {}  # in how many of them an object was made
 
-    @property
-    def frame(self) -> Frame:
-        return self.frames[-1]
+    def _enter(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self.frame, self.scope = frame, frame.scope
 
-    @property
-    def scope(self) -> Scope:
-        return self.frames[-1].scope
+    def _leave(self) -> None:
+        self.frames.pop()
+        if self.frames:
+            self.frame, self.scope = self.frames[-1], self.frames[-1].scope
 
     def has_time(self) -> bool:
         return self.steps < MOST_STATEMENTS
@@ -80,7 +83,7 @@ class Interpreter:
 
     def run_frame(self, frame: Frame) -> Flow:
         """Run a module or a function to its end and return what it gives."""
-        self.frames.append(frame)
+        self._enter(frame)
         self.seen.add(frame.scope)
         if frame.unsure:
             self.entered.add(frame.scope)
@@ -90,7 +93,7 @@ class Interpreter:
         else:
             falls = self.block(node.body)
             self.memory.meet([*frame.ends, *([self.memory.state] if falls or not frame.ends else [])])
-        self.frames.pop()
+        self._leave()
         return frame.returned or NONE
 
     # What is asked of the running frame.
@@ -211,9 +214,9 @@ class Interpreter:
     def _class(self, node: ast.ClassDef) -> None:
         scope = self.analysis.scope_of_node[node]
         frame = Frame(scope, self.frame.calls)
-        self.frames.append(frame)
+        self._enter(frame)
         self.block([part for part in node.body if isinstance(part, (ast.Assign, ast.AnnAssign))])
-        self.frames.pop()
+        self._leave()
 
     def _end(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Return):

@@ -68,7 +68,7 @@ def made_outside(run: Interpreter, node: ast.Call) -> Flow:
     names = run.analysis.called(node, run.scope)
     packages = {name.partition(".")[0] for name in names}
     is_made = bool(names) and all(name.rpartition(".")[2][:1].isupper() for name in names)
-    if not is_made or packages & set(run.analysis.library.functional_packages):
+    if not is_made or not packages.isdisjoint(run.analysis.library.functional_packages):
         return NONE
     return Flow(cells=frozenset([run.new_cell(node)]))
 

@@ -156,8 +156,11 @@ def joined(one: Flow, other: Flow) -> Flow:
 
 def drawn_too(flow: Flow, *sources: Flow) -> Flow:
     """Return `flow`, marked as drawn if one of its sources is."""
-    is_drawn = flow.is_drawn or any(source.is_drawn for source in sources)
-    return flow if flow.is_drawn == is_drawn else replace(flow, is_drawn=is_drawn)
+    if not flow.is_drawn:
+        for source in sources:
+            if source.is_drawn:
+                return replace(flow, is_drawn=True)
+    return flow
 
 
 def _joined(one: Flow, other: Flow) -> Flow:
@@ -191,7 +194,7 @@ def escaped(flow: Flow) -> frozenset[Root]:
 
 def mixed(flows: Iterable[Flow]) -> Flow:
     """Return what is computed from some values in a way that nothing is known about."""
-    given = [flow for outer in flows for flow in flattened(outer)]
+    given = [flow for outer in flows for flow in (flattened(outer) if outer.parts else (outer,))]
     is_drawn = any(flow.is_drawn for flow in given)
     if not any(flow.differs for flow in given):
         return DRAWN if is_drawn else NONE

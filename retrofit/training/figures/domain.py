@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, joined, mixed
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -59,6 +60,7 @@ from .size_uses import are_sets, counts_epoch, is_carried_count, is_changed, is_
 from .together import gives_the_same, made_the_same
 
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
+COUNTS_OF_BATCH = OF_BATCH_IN_HAND | {RANK_SHARE}
 SOURCES = EVALUATION_SHARES | TRAINING_SHARES
 SAME_OBJECTS = SAME_ELEMENTS | WRAPPERS | SYNC_BATCHNORM  # calls that give what they are given, or what is in it
 
@@ -191,6 +193,7 @@ class TorchDomain:
         is_loss = flow.differs and node.id in self.losses.names.get(scope, ())
         return self._as_term(node, scope, flow) if is_loss else flow
 
+    @answered_once
     def _is_size(self, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
         """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed."""
         sizes = self.project.batch_sizes
@@ -260,7 +263,7 @@ class TorchDomain:
         return mixed([base]) if kind == OTHER else replace(base, kind=kind, parts=(), cells=frozenset())
 
     def operation(self, node: ast.expr, parts: list[Flow]) -> Flow:
-        flows = [replace(flow, cells=frozenset()) for flow in parts]
+        flows = [replace(flow, cells=frozenset()) if flow.cells else flow for flow in parts]
         given = [flow for flow in flows if flow.differs]
         if not given:
             return NONE
@@ -357,7 +360,7 @@ class TorchDomain:
 
     def result(self, call: ast.Call, scope: Scope) -> Flow | None:
         names = self.analysis.called(call, scope)
-        if names & {RANK_SHARE, *OF_BATCH_IN_HAND}:
+        if names & COUNTS_OF_BATCH:
             return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
         if names & OWN_SAMPLES:
             return Flow(HELD_ROWS if call in self.project.draws.sequences else BATCH)

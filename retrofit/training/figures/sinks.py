@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.interpreter.calls import PASSED
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, EMPTIES, REMOVES, SORTS_IN_PLACE
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -41,6 +42,7 @@ class Sinks:
         self.analysis = analysis
         self.outputs = {output.call: output.kind for output in outputs}
 
+    @answered_once
     def of(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         names = self.analysis.called(call, scope) | run_through_partial(self.analysis, call, scope)
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
