@@ -163,7 +163,7 @@ def put_under(source: Source, statements: Sequence[ast.stmt], header: str) -> li
     step = indent_step(source, indent or _indentation_within(source, statements))
     block = (place, end)
     edits = [Edit(source, place, place, f"{indent}{header}{source.newline}", HEADER, block)]
-    inside_strings = _lines_inside_strings(source, source.line_of(start), source.line_of(end))
+    inside_strings = _lines_inside_strings(source, statements)
     for line in range(source.line_of(place), source.line_of(max(place, end - 1)) + 1):
         offset = source.line_starts[line - 1]
         if line not in inside_strings:
@@ -297,15 +297,14 @@ def _line_end(source: Source, offset: int) -> int:
     return source.line_starts[line] if line < len(source.line_starts) else len(source.text)
 
 
-def _lines_inside_strings(source: Source, first: int, last: int) -> set[int]:
-    """Return the lines that start inside a string: white space before them would be part of it."""
+def _lines_inside_strings(source: Source, statements: Sequence[ast.stmt]) -> set[int]:
+    """Return the lines of statements that start inside a string: white space before them would be part of it."""
     found: set[int] = set()
-    for node in source.nodes:
+    for node in (node for statement in statements for node in walk(statement)):
         is_plain = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if not is_plain and not isinstance(node, ast.JoinedStr):
             continue
-        start, end = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
-        if end > start and start <= last and end >= first:
+        if (node.end_lineno or node.lineno) > node.lineno:  # type: ignore[attr-defined]
             found |= _continued_lines(source, node)
     return found
 

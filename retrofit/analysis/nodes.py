@@ -16,9 +16,19 @@ def children(node: ast.AST) -> tuple[ast.AST, ...]:
     """Return what `ast.iter_child_nodes` yields, without the contexts of names: all of these are one object."""
     parts: tuple[ast.AST, ...] | None = getattr(node, "own_parts", None)
     if parts is None:
-        parts = tuple(part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr_context))
-        node.own_parts = parts  # type: ignore[attr-defined]
+        parts = node.own_parts = tuple(_parts_of(node))  # type: ignore[attr-defined]
     return parts
+
+
+def _parts_of(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [part for part in value if isinstance(part, ast.AST)]
+        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            found.append(value)
+    return found
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:

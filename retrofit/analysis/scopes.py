@@ -72,6 +72,7 @@ class Scope:
     star_imports: list[Binding] = field(default_factory=list)
     entries: dict[str, list[tuple[ast.expr, ast.expr]]] = field(default_factory=dict)  # name[key] = value
     outer_names: dict[str, Scope] = field(default_factory=dict)  # by `global` and `nonlocal`
+    live: dict[ast.Name, tuple[Scope, list[Binding]]] = field(default_factory=dict)  # see `live_bindings`
 
     def __repr__(self) -> str:
         return f"<Scope {getattr(self.node, 'name', 'module')} of {self.source.name}>"
@@ -247,6 +248,14 @@ def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> list[ast.AST]:
     if "own_nodes" not in known:
         known["own_nodes"] = list(_own_nodes(owner))
     return known["own_nodes"]
+
+
+def own_calls(owner: ast.Module | ast.ClassDef | Function) -> list[ast.Call]:
+    """Return the calls among `own_nodes`."""
+    known = vars(owner)
+    if "own_calls" not in known:
+        known["own_calls"] = [node for node in own_nodes(owner) if isinstance(node, ast.Call)]
+    return known["own_calls"]
 
 
 def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]:

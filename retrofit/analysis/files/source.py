@@ -64,9 +64,9 @@ class Source:
     def __post_init__(self) -> None:
         self.nodes.append(self.tree)
         for node in self.nodes:  # which grows meanwhile
-            for child in children(node):
-                self.parents[child] = node
-            self.nodes += children(node)
+            parts = children(node)
+            self.parents.update(dict.fromkeys(parts, node))
+            self.nodes += parts
 
     @cached_property
     def line_starts(self) -> list[int]:

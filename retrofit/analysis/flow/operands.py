@@ -23,12 +23,19 @@ def computed_from(analysis: Analysis, node: ast.expr, scope: Scope, stored: bool
     return origins(analysis, [Origin(node, scope)], lambda origin: inputs(analysis, origin, stored))
 
 
-def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> Iterator[Origin]:
-    """Yield what an expression is computed from, one step before.
+def inputs(analysis: Analysis, origin: Origin, stored: bool = False) -> tuple[Origin, ...]:
+    """Return what an expression is computed from, one step before.
 
     An element of what a call gives is not computed from the arguments: a number of a range, a batch of a loader; but
     for arrays, and their parts.
     """
+    known: dict[tuple[Origin, bool], tuple[Origin, ...]] = analysis.fact("inputs", dict)
+    if (origin, stored) not in known:
+        known[origin, stored] = tuple(_inputs(analysis, origin, stored))
+    return known[origin, stored]
+
+
+def _inputs(analysis: Analysis, origin: Origin, stored: bool) -> Iterator[Origin]:
     node, scope = origin.node, origin.scope
     for source in sources(analysis, origin):
         yield from _branches(source)

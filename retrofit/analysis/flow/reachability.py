@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 from typing import Any, TypeVar, overload
 
-from ..scopes import FUNCTIONS, Scope, own_nodes
+from ..scopes import FUNCTIONS, Scope, own_calls, own_nodes
 from ..values.asked_kinds import kinds_asked_for
 from ..values.attribute_names import in_dict_of_names, is_taken_by_text, names_taken, takes_classes_by_text
 from ..values.inference import Analysis
@@ -134,8 +134,7 @@ def calls_within(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[t
         for function in analysis.functions_called(node, where):
             if function.node not in seen:
                 seen.add(function.node)
-                calls = (part for part in own_nodes(function.node) if isinstance(part, ast.Call))
-                waiting += [(part, function.scope) for part in calls]
+                waiting += [(part, function.scope) for part in own_calls(function.node)]
 
 
 class _Reach:

@@ -13,6 +13,7 @@ from ..values.inference import Analysis
 from ..values.kinds import Values
 
 LOOPS = (ast.For, ast.AsyncFor)
+ALL_LOOPS = (*LOOPS, ast.While)
 
 
 def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
@@ -23,6 +24,12 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     a loop that gives it its values, the loop and what changes it there before the place; elsewhere all of them, in a
     function those before the place, and in loops around it.
     """
+    if name not in scope.live:
+        scope.live[name] = _live_bindings(name, scope)
+    return scope.live[name]
+
+
+def _live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     owner, bindings = scope.find(name.id) or (scope, [])
     outside = outside_comprehensions(bindings)
     if len(outside) < len(bindings):
@@ -43,7 +50,7 @@ def live_bindings(name: ast.Name, scope: Scope) -> tuple[Scope, list[Binding]]:
     before = [binding for binding in before if binding not in dead]
     first = _first_of_arms(before, scope, around)
     if last is None and not first:
-        loops = [outer for outer in around if isinstance(outer, (*LOOPS, ast.While))]
+        loops = [outer for outer in around if isinstance(outer, ALL_LOOPS)]
         later = [b for b in bindings if any(_is_in(b.node, loop, scope) for loop in loops)]
         can_count = {*before, *later} if before and scope.is_function else set(bindings)
         return owner, [binding for binding in bindings if binding in can_count and binding not in dead]
@@ -134,7 +141,7 @@ def _repeated(statement: ast.stmt, first: ast.AST, scope: Scope) -> ast.AST | No
     for outer in (*around, *scope.source.ancestors(statement)):
         if outer is scope.node or outer in around_first:
             break
-        if isinstance(outer, (*LOOPS, ast.While)):
+        if isinstance(outer, ALL_LOOPS):
             found = outer
     return found
 

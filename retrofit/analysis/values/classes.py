@@ -22,18 +22,21 @@ class Classes:
         self._analysis = analysis
         self._mros: dict[Scope, list[Scope]] = {}
         self._derived: dict[Scope, list[Scope]] = {}
+        self._bindings: dict[tuple[Scope, str], list[tuple[Binding, Scope]]] = {}
         self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
         self._entries: dict[Scope, dict[str, list[tuple[ast.expr, ast.expr]]]] = {}
 
     def index(self) -> None:
         """Find what each class is derived from; to be called when no value is being worked out."""
         self._mros.clear()
+        self._bindings.clear()
         scopes = [scope for scope in self._analysis.scopes() if isinstance(scope.node, ast.ClassDef)]
         self._mros.update({scope: self.mro(scope) for scope in scopes})
         self._derived = defaultdict(list)
         for scope in scopes:
             for base in self._mros[scope][1:]:
                 self._derived[base].append(scope)
+        self._bindings.clear()  # what was found meanwhile
 
     def receivers(self, method: Scope) -> Values:
         """Return what the first parameter of a method is: an object, or a class."""
@@ -83,8 +86,10 @@ class Classes:
 
     def attribute_bindings(self, class_scope: Scope, name: str) -> list[tuple[Binding, Scope]]:
         """Return what gives `self.name` its values: assignments in methods and in the class, with their scopes."""
-        setters = self.setters(class_scope, name)
-        return list(dict.fromkeys(pair for kind in setters for pair in self._placed(kind, name)))
+        if (class_scope, name) not in self._bindings:
+            pairs = (pair for kind in self.setters(class_scope, name) for pair in self._placed(kind, name))
+            self._bindings[class_scope, name] = list(dict.fromkeys(pairs))
+        return self._bindings[class_scope, name]
 
     def setters(self, class_scope: Scope, name: str) -> list[Scope]:
         """Return the class itself, or the derived ones that give `self.name` a value where it has but None, or nothing.

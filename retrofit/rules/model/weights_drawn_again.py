@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.assignments import upstream
-from retrofit.analysis.flow.calls.graph import functions_reached
+from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.reachability import reached_calls
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
@@ -92,6 +92,7 @@ for run in range(2):
 """,
 ]
 LISTS = PARAMETERS | CHILDREN | MODULES | SAME_OBJECT  # methods that give a model's parts, or itself
+DRAWING_METHODS = DRAWS_WEIGHTS | DRAWS_IN_PLACE
 FIXED = frozenset({"zeros_", "ones_", "constant_", "eye_", "dirac_"})  # functions of torch.nn.init that draw nothing
 
 
@@ -139,7 +140,7 @@ def _models_drawn(analysis: Analysis, call: ast.Call, scope: Scope, training: se
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if any(name.startswith(INIT_PACKAGE) and name.rpartition(".")[2] not in FIXED for name in names):
         return set().union(*(_holders(analysis, part, scope) for part in given))
-    if isinstance(call.func, ast.Attribute) and call.func.attr in DRAWS_WEIGHTS | DRAWS_IN_PLACE:
+    if isinstance(call.func, ast.Attribute) and call.func.attr in DRAWING_METHODS:
         return _holders(analysis, call.func.value, scope)
     functions = [value for part in (call.func, *given) for value in analysis.evaluate(part, scope)]
     own = [value for value in functions if isinstance(value, LocalFunction)]
@@ -158,15 +159,14 @@ def _draws(analysis: Analysis, function: LocalFunction, training: set[ast.AST]) 
 
 
 def _is_drawing_function(analysis: Analysis, function: LocalFunction, training: set[ast.AST]) -> bool:
-    calls = [(node, function.scope) for node in own_nodes(function.node) if isinstance(node, ast.Call)]
-    reached = [function, *functions_reached(analysis, calls)]
+    reached = [function, *functions_reached(analysis, calls_in(function))]
     if any(one.node in training for one in reached):
         return False
     return any(
-        isinstance(node, ast.Call) and _is_drawing(analysis, node, one.scope)
+        _is_drawing(analysis, *place)
         for one in reached
         if getattr(one.node, "name", "") != "__init__"  # of another model
-        for node in own_nodes(one.node)
+        for place in calls_in(one)
     )
 
 

@@ -9,19 +9,20 @@ from typing import TypeVar
 
 from ...calls import CallSite
 from ...nodes import children
-from ...scopes import FUNCTIONS, Scope, own_nodes
+from ...scopes import FUNCTIONS, Scope, own_calls, own_nodes
 from ...values.inference import Analysis
 from ...values.kinds import LocalFunction
 from .sites import sites_of
 
 T = TypeVar("T")
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 CallPlace = tuple[ast.Call, Scope]
 Test = Callable[[ast.AST, Scope], bool]
 
 
 def calls_in(function: LocalFunction) -> list[CallPlace]:
     """Return the calls that a function makes itself."""
-    return [(node, function.scope) for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+    return [(node, function.scope) for node in own_calls(function.node)]
 
 
 def functions_reached(
@@ -69,7 +70,7 @@ def nodes_in(root: ast.AST) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        if not isinstance(node, DEFINITIONS):
             waiting += reversed(children(node))
 
 
