@@ -28,6 +28,7 @@ LoopNode = Union[ast.For, ast.AsyncFor, ast.While]
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SETTINGS = re.compile(r"conf|cfg|opt|arg|setting|param|flag", re.IGNORECASE)
 MOST_PATHS = 64
+RUNS_SEARCH = SEARCHES | {RUN_TRIALS}
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def search_runs(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
 
 def searches(analysis: Analysis, call: ast.Call, scope: Scope) -> set[str]:
     """Return the names of the searches for settings that a call runs."""
-    names = analysis.called(call, scope) & {*SEARCHES, RUN_TRIALS}
+    names = analysis.called(call, scope) & RUNS_SEARCH
     methods = [value for value in analysis.evaluate(call.func, scope) if isinstance(value, Member)]
     made = [(value, value.base) for value in methods if isinstance(value.base, Result)]
     return names | {f"{b.builder}(...).{v.name}" for v, b in made if SEARCH_OBJECTS.get(b.builder or "") == v.name}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
 REPEATED = VIEWS | REPEATS | {"repeat", "repeat_interleave", "tile"}
 NUMBERED = frozenset({"range"})  # [... for _ in range(batch_size)]
+MAKES_ROWS = MADE | REPEATED | NUMBERED
 
 
 def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope, bool]]:
@@ -69,7 +70,7 @@ def repeats_list(node: ast.AST) -> bool:
 def _makes_rows(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp):
         return repeats_list(node)
-    return isinstance(node, ast.Call) and last_name(node) in MADE | REPEATED | NUMBERED
+    return isinstance(node, ast.Call) and last_name(node) in MAKES_ROWS
 
 
 def _keeps_state(analysis: Analysis, scope: Scope) -> bool:

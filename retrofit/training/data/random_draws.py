@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .. import Project
 
 Place = tuple[ast.Call, Scope]
+ALL_DRAWS = DRAWS | SYSTEM_DRAWS
 
 
 def worker_streams(project: Project) -> set[str]:
@@ -81,7 +82,7 @@ def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
         is_own = any(_is_own_stream(project, *builder) for builder in builders)
         return is_own or any(builder in uneven_generators(project) for builder, _ in builders)
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & (DRAWS | SYSTEM_DRAWS))
+    is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & ALL_DRAWS)
     return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
 
 

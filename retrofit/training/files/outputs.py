@@ -81,7 +81,7 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
             return
     for value in analysis.evaluate(node.func, scope):
         bases = analysis.classes.bases(value.scope) if isinstance(value, LocalClass) else set()
-        if bases & {*TRACKERS, *LOG_HANDLERS}:
+        if bases & TRACKERS or bases & LOG_HANDLERS:
             kind = TRACKER if bases & TRACKERS else LOGGER
             yield Output(kind, getattr(value.scope.node, "name", ""), node, scope)  # type: ignore[union-attr]
             return

@@ -37,6 +37,9 @@ from .path_names import Names, names_of_read, names_of_variables, path_names
 
 ANY = "*"  # what a command writes, which only the command knows
 FOLDERS_MADE = {"os.makedirs", "os.mkdir"}
+MEETING = BARRIERS | COMBINING | WITH_COLLECTIVES
+OPENING = READERS | ENTERS
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 LOGS = FILE_LOGGERS | {"logging.basicConfig"}
 NOTHING: Names = frozenset()
 # Packages of which READERS has the functions that read, and files that are open.
@@ -138,7 +141,7 @@ class Rereads:
         return not is_handling and getattr(call.args[0], "value", 1) not in (0, None)
 
     def _statement(self, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
-        if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        if isinstance(statement, DEFINITIONS):
             return written
         if statement in self._met or self._is_in_turn(statement, scope):
             self._current.meets = True
@@ -181,7 +184,7 @@ class Rereads:
 
     def _call(self, call: ast.Call, statement: ast.stmt, scope: Scope, written: set[str]) -> set[str]:
         names = self.analysis.called(call, scope)
-        if names & (BARRIERS | COMBINING | WITH_COLLECTIVES):
+        if names & MEETING:
             self._current.meets = True
             self._reading = set()
             return set()
@@ -192,7 +195,7 @@ class Rereads:
                 self._wait(statement, scope, call)
                 self._reading = set()
             return written | own
-        is_reader = bool(names & (READERS | ENTERS)) or (
+        is_reader = bool(names & OPENING) or (
             isinstance(call.func, ast.Attribute) and call.func.attr in READING_METHODS
         )
         given = self._given_to_library(call, scope, names)
@@ -237,7 +240,7 @@ class Rereads:
     def _given_to_library(self, call: ast.Call, scope: Scope, names: set[str]) -> Names:
         """Return the files that a function of a library is given, which may read them: `coco.loadRes("found.json")`."""
         packages = {name.partition(".")[0] for name in names if "." in name}
-        if not packages or packages & {*standard_modules(), *NEVER_READ} or call in self._shown:
+        if not packages or packages & NEVER_READ or packages & standard_modules() or call in self._shown:
             return NOTHING
         paths = [*call.args, *(keyword.value for keyword in call.keywords)]
         files = (path_names(self.analysis, path, scope)[0] for path in paths)

@@ -65,10 +65,8 @@ def terms_at(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Term]:
     """Return the losses that a call can compute with loss functions of torch."""
     if not isinstance(node, ast.Call):
         return []
-    terms = (_term(analysis, node, scope, value) for value in analysis.evaluate(node.func, scope))
-    return sorted(
-        (t for found in terms for t in found), key=lambda term: (term.builder.lineno, term.builder.col_offset)
-    )
+    terms = [term for value in analysis.evaluate(node.func, scope) for term in _term(analysis, node, scope, value)]
+    return sorted(terms, key=lambda term: (term.builder.lineno, term.builder.col_offset)) if terms else terms
 
 
 def term_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Term | None:

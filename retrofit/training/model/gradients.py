@@ -16,6 +16,7 @@ from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_O
 
 from ..loops import Frame, Path
 
+USING_GRADIENTS = (*DERIVING, *ATTACKING)  # libraries
 # In the names of what is called, and of attributes.
 USES_GRADIENTS = re.compile(r"(?!zero_grad$).*(step|grad|data|optim|update|clip|apply|train|learn|fit)")
 
@@ -145,7 +146,7 @@ def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
         return isinstance(first, ast.Constant) and first.value is True
     if names & {"torch.inference_mode", "torch.autograd.inference_mode"}:
         return isinstance(first, ast.Constant) and first.value is False
-    return any(name.startswith((*DERIVING, *ATTACKING)) for name in names | _builders(analysis, node.func, scope))
+    return any(name.startswith(USING_GRADIENTS) for name in names | _builders(analysis, node.func, scope))
 
 
 def _builders(analysis: Analysis, function: ast.expr, scope: Scope) -> set[str]:

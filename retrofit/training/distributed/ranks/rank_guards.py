@@ -22,6 +22,7 @@ from .rank_values import is_rank
 # One process only; all but one; some that cannot be told; "" means every process.
 MAIN, OTHERS, UNCLEAR = "main", "others", "unclear"
 FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
+OF_COMPREHENSIONS = (*COMPREHENSIONS, ast.comprehension)
 
 
 def side_of(analysis: Analysis, scope: Scope, node: ast.AST) -> str:
@@ -51,7 +52,7 @@ def _sides(analysis: Analysis, scope: Scope, node: ast.AST) -> Iterator[tuple[st
                 yield (side_of_test if is_and else side_of_negated)(analysis, earlier, scope), outer
         elif isinstance(outer, ast.While) and inner is not outer.test:
             yield side_of_test(analysis, outer.test, scope), outer
-        elif isinstance(outer, (*COMPREHENSIONS, ast.comprehension)):
+        elif isinstance(outer, OF_COMPREHENSIONS):
             yield from ((side_of_test(analysis, test, scope), outer) for test in _conditions(outer, inner))
         inner = outer
 
@@ -76,20 +77,25 @@ def _undone(decorator: ast.expr) -> ast.expr:
 
 def _left_before(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
     """Yield which processes are left after `if rank != 0: return` in the same block."""
-    block = block_of(scope.source, statement)
-    for earlier in block[: block.index(statement)]:
-        yield from _left_after(analysis, scope, earlier)
+    known: dict[tuple[ast.stmt, Scope], list[tuple[ast.If, bool]]] = analysis.fact("tests that leave", dict)
+    if (statement, scope) not in known:
+        block = block_of(scope.source, statement)
+        before = block[: block.index(statement)]
+        known[statement, scope] = [test for earlier in before for test in _leaving(analysis, scope, earlier)]
+    for test, is_left_by_body in known[statement, scope]:
+        yield (side_of_negated if is_left_by_body else side_of_test)(analysis, test.test, scope), test
 
 
-def _left_after(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+def _leaving(analysis: Analysis, scope: Scope, statement: ast.stmt) -> Iterator[tuple[ast.If, bool]]:
+    """Yield the tests in a statement of which one arm leaves the block around, and whether it is the first one."""
     if isinstance(statement, (ast.With, ast.AsyncWith, ast.Try)):
         for inner in statement.body:
-            yield from _left_after(analysis, scope, inner)
+            yield from _leaving(analysis, scope, inner)
     elif isinstance(statement, ast.If):
         if _leaves(analysis, statement.body[-1], scope):
-            yield side_of_negated(analysis, statement.test, scope), statement
+            yield statement, True
         elif statement.orelse and _leaves(analysis, statement.orelse[-1], scope):
-            yield side_of_test(analysis, statement.test, scope), statement
+            yield statement, False
 
 
 def ends_program(analysis: Analysis, statement: ast.stmt, scope: Scope) -> bool:

@@ -174,7 +174,5 @@ def _coupled(kinds: list[Kind]) -> Kind:
 
 
 def _merged(kinds: list[Kind], parts: Iterable[str], axis: int = 0) -> Kind:
-    def all_of(name: str) -> frozenset[Leaf]:
-        return frozenset().union(*(getattr(kind, name) for kind in kinds))
-
-    return Kind(frozenset(parts), axis, *map(all_of, ("leaves", "coupled", "settings", "unclear")))
+    held = zip(*((kind.leaves, kind.coupled, kind.settings, kind.unclear) for kind in kinds))
+    return Kind(frozenset(parts), axis, *(frozenset().union(*leaves) for leaves in held))

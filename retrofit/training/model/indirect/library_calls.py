@@ -19,6 +19,7 @@ from retrofit.training.torch_api.modules import CHILDREN, MODULE_CONTAINERS, MOD
 from ...loops import Path
 from ..containers import held_in
 
+NO_RUNS = RUNS_NOTHING | CHILDREN | MODULES  # methods
 OF_PROJECT = (Instance, LocalClass, LocalFunction)
 Run = tuple[ast.Call, Scope, str, ast.expr]  # with the name of what is run, and the expression of the model
 
@@ -49,7 +50,7 @@ def runs_of(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[Run]:
     if not _is_method(call) or any(isinstance(value, OF_PROJECT) for value in analysis.evaluate(call.func, scope)):
         return
     assert isinstance(call.func, ast.Attribute)
-    if call.func.attr not in RUNS_NOTHING | CHILDREN | MODULES and not _is_container(analysis, call.func.value, scope):
+    if call.func.attr not in NO_RUNS and not _is_container(analysis, call.func.value, scope):
         yield call, scope, call.func.attr, call.func.value
 
 
