@@ -159,8 +159,7 @@ class Calls:
         known = [(method, Flow(cells=frozenset([cell]))) for method, cell in methods if method is not None]
         if known:
             return known
-        values = run.analysis.evaluate(node.func, run.scope)
-        if any(isinstance(value, LocalClass) for value in values):
+        if self._meaning(node).made is not None:
             return []
         functions = run.analysis.functions_called(node, run.scope)
         return [(function, self._some_object(function, node)) for function in functions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Union
 
 from ..scopes import Scope
@@ -137,7 +137,7 @@ class State:
     def join(self, other: State) -> None:
         """Let each variable have its value here or that of another state."""
         other._unshared.clear()
-        for owner, entries in other._held.items():
+        for owner, entries in self._not_shared(other):
             known = self._held.setdefault(owner, entries)
             if known is not entries:
                 for key, flow in entries.items():
@@ -145,6 +145,12 @@ class State:
                     both = flow if mine is None or mine is flow else joined(mine, flow)
                     if both is not mine:
                         self[owner, key] = both
+
+    def _not_shared(self, other: State) -> list[tuple[Owner, dict[object, Flow]]]:
+        """Return what another state holds, without what this one has in the same place: copies share most of it."""
+        both = zip(self._held.items(), other._held.items())
+        changed = [theirs for mine, theirs in both if mine[1] is not theirs[1] or mine[0] is not theirs[0]]
+        return [*changed, *islice(other._held.items(), len(self._held), None)]
 
 
 def joined(one: Flow, other: Flow) -> Flow:

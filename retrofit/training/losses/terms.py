@@ -65,8 +65,11 @@ def terms_at(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Term]:
     """Return the losses that a call can compute with loss functions of torch."""
     if not isinstance(node, ast.Call):
         return []
-    terms = [term for value in analysis.evaluate(node.func, scope) for term in _term(analysis, node, scope, value)]
-    return sorted(terms, key=lambda term: (term.builder.lineno, term.builder.col_offset)) if terms else terms
+    known: dict[tuple[ast.Call, Scope], list[Term]] = analysis.fact("terms", dict)
+    if (node, scope) not in known:
+        terms = [term for value in analysis.evaluate(node.func, scope) for term in _term(analysis, node, scope, value)]
+        known[node, scope] = sorted(terms, key=lambda term: (term.builder.lineno, term.builder.col_offset))
+    return known[node, scope]
 
 
 def term_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Term | None:
