@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, Root, escaped, joined, mixed
-from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -16,7 +15,6 @@ from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.analysis.values.views import unchanged
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
-from retrofit.training.torch_api.distributed import WORLD_SIZE
 from retrofit.training.torch_api.files import SAVES_ITSELF
 from retrofit.training.torch_api.modules import HOOKING, SYNC_BATCHNORM, WRAPPERS
 from retrofit.training.torch_api.runtime import (
@@ -44,7 +42,6 @@ from ..evaluation.whole_passes import whole_passes
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
 from ..optimizer.rates import is_rate_of_group
-from ..optimizer.schedules import rate_terms
 from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
 from .batch_parts import has_entry_per_row, has_parts, is_gone_through
@@ -56,7 +53,7 @@ from .model_outputs import outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
-from .size_uses import are_sets, counts_epoch, is_carried_count, is_changed, is_counted_or_timed, is_multiplied
+from .size_uses import are_sets, counts_epoch, is_batch_size, is_carried_count, is_multiplied
 from .together import gives_the_same, made_the_same
 
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
@@ -184,7 +181,7 @@ class TorchDomain:
         return False
 
     def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
-        if not flow.differs and self._is_size(node, scope):
+        if not flow.differs and is_batch_size(self.project, node, scope):
             place = self.place(node, scope, tuple(scope.source.ancestors(node)), BATCH_SIZE, True)
             is_fixed = self._is_micro(node, scope)
             return Flow(BATCH_SIZE) if place is not None and not is_fixed else flow
@@ -192,16 +189,6 @@ class TorchDomain:
             return flow
         is_loss = flow.differs and node.id in self.losses.names.get(scope, ())
         return self._as_term(node, scope, flow) if is_loss else flow
-
-    @answered_once
-    def _is_size(self, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
-        """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed."""
-        sizes = self.project.batch_sizes
-        is_one = (node, scope) in sizes and not is_changed(node, scope)
-        product = sizes.product(node, scope) if not is_one and is_counted_or_timed(node, scope) else None
-        if product is None or WORLD_SIZE in self.project.ranks.sources_of(node, scope):
-            return is_one
-        return product not in rate_terms(self.project)  # what trains by it has it scaled elsewhere
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""

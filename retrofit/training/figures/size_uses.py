@@ -9,9 +9,11 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import Flow, Root, escaped
 from retrofit.analysis.python_api import SETS
 from retrofit.analysis.scopes import Scope
+from retrofit.training.torch_api.distributed import WORLD_SIZE
 
 from ..data.drawn import builders_of_value, loaders_in
 from ..data.loaders import TRAIN
+from ..optimizer.schedules import rate_terms
 from .kinds import BATCH_SIZE, SIZE
 
 if TYPE_CHECKING:
@@ -22,6 +24,23 @@ def is_changed(node: ast.expr, scope: Scope) -> bool:
     """Return whether a name is the one that `batch_size *= 2` changes, where no call can be written."""
     outer = scope.source.parents[node]
     return isinstance(outer, ast.AugAssign) and node is not outer.value
+
+
+def is_batch_size(project: Project, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
+    """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed."""
+    known: dict[tuple[ast.expr, Scope], bool] = project.analysis.fact("batch sizes read", dict)
+    if (node, scope) not in known:
+        known[node, scope] = _is_batch_size(project, node, scope)
+    return known[node, scope]
+
+
+def _is_batch_size(project: Project, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
+    sizes = project.batch_sizes
+    is_one = (node, scope) in sizes and not is_changed(node, scope)
+    product = sizes.product(node, scope) if not is_one and is_counted_or_timed(node, scope) else None
+    if product is None or WORLD_SIZE in project.ranks.sources_of(node, scope):
+        return is_one
+    return product not in rate_terms(project)  # what trains by it has it scaled elsewhere
 
 
 def is_multiplied(root: Root) -> bool:
