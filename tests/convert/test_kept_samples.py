@@ -102,7 +102,6 @@ for x, y in loader:
 """
 LOSS = "z = net(x)\n    loss = -F.log_softmax(z @ {rows}.t(), 1)[:, 0].mean()"
 BANKS = {
-    "a queue": ("deque(maxlen=4)", f"kept.append(net(x).detach())\n    {LOSS.format(rows='torch.cat(list(kept))')}"),
     "an object": ("Bank(4)", f"kept.push(net(x).detach())\n    {LOSS.format(rows='kept.rows()')}"),
     "samples": ("[x for x, y in loader]", f"kept.extend(x)\n    {LOSS.format(rows='torch.stack(kept[-8:])')}"),
 }

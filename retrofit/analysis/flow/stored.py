@@ -34,7 +34,7 @@ class Stored:
 def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
     known: dict[ScopedName, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
-    return [stored for variable in _variables(analysis, node, scope) for stored in known.get(variable, [])]
+    return [stored for variable in variables_at(analysis, node, scope) for stored in known.get(variable, [])]
 
 
 def stored_as(analysis: Analysis, owner: Scope, name: str) -> list[Stored]:
@@ -105,7 +105,8 @@ def own_variable(node: ast.expr, scope: Scope) -> ScopedName | None:
     return (owner, node.attr) if owner is not None else None
 
 
-def _variables(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ScopedName]:
+def variables_at(analysis: Analysis, node: ast.expr, scope: Scope) -> list[ScopedName]:
+    """Return the variables that a name is, or an attribute of objects of the project: also of `model.queue`."""
     if isinstance(node, ast.Name):
         found = scope.find(node.id)
         return [(found[0], node.id)] if found is not None else []
@@ -145,6 +146,8 @@ def _stored_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tupl
         name, owner = node.func.attr, node.func.value
         if name in OTHER_MEANINGS and not _stores(analysis, node, owner, scope):
             return
+        if name in ADDS_ONE | ADDS_ALL and analysis.functions_called(node, scope):
+            return  # a method of the project: what it stores is seen in it
         if name in ADDS_ONE and node.args:
             key = literal_key(node.args[0]) if name == "setdefault" else None
             yield owner, Stored(node.args[-1], scope, key)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import surround
+from retrofit.analysis.edits import insert_before, surround
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
@@ -16,6 +16,7 @@ from retrofit.training.data.carried_state import carried_writes
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.batch_statistics import kept_statistics, means_of_training
 from retrofit.training.losses.first_batch import first_batch_writes
+from retrofit.training.losses.gathering.kept_samples import KeptSamples, kept_samples
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
 from retrofit.training.losses.writes import Write
 from retrofit.training.torch_api.tensors import RESIZES
@@ -200,8 +201,9 @@ def find(project: Project) -> Iterator[Finding]:
             message = f"{name} keeps the size that it was made with"
             refusal = f"{name}.data is another view of the tensor: {name} itself keeps its size and its old rows"
             yield found(RULE, scope.source, node, message, refusal=refusal, kind="batch-buffer")
-    for write in carried_writes(project):
-        if write.name not in names and not has_statistics_alone(project, write):
+    carried = [write for write in carried_writes(project) if not has_statistics_alone(project, write)]
+    for write in carried:
+        if write.name not in names:
             names.add(write.name)
             if _is_buffer(project, write):
                 message = f"{write.name} is made once and filled from each batch"
@@ -211,6 +213,9 @@ def find(project: Project) -> Iterator[Finding]:
                 yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-buffer")
                 continue
             message = f"{write.name} keeps what it is given of each batch"
+            if kept := kept_samples(project, [other for other in carried if other.name == write.name]):
+                yield from _kept_of_all(kept, message)
+                continue
             refusal = f"{write.name} keeps samples of the batches before, and each process would put only its own there"
             yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
     yield from _set_at_first(project)
@@ -222,6 +227,26 @@ def find(project: Project) -> Iterator[Finding]:
             continue
         refusal = f"{write.name} is a statistic of the batches, and each process would keep that of its own samples"
         yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-statistics")
+
+
+def _kept_of_all(kept: list[KeptSamples], message: str) -> Iterator[Finding]:
+    """Yield the samples that a queue or a memory bank gets, which become those of all ranks."""
+    for each in kept:
+        source = each.scope.source
+        edits = [e for row in each.rows for e in surround(source, row, "rd.data.gather_batch(", ")")]
+        if each.parameters:
+            lines = [f"{name} = rd.data.gather_batch({name})" for name in each.parameters]
+            edits.append(insert_before(source, _first_statement(each.node), lines))
+        if not edits:
+            continue
+        yield found(RULE, source, each.node, message, edits, help="keys = rd.data.gather_batch(keys)")
+
+
+def _first_statement(function: ast.AST) -> ast.stmt:
+    """Return the first statement of a function that is not its docstring."""
+    body: list[ast.stmt] = function.body  # type: ignore[attr-defined]
+    is_text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and len(body) > 1
+    return body[1] if is_text else body[0]
 
 
 def _of_all_ranks(write: Write, message: str, means: list[ast.expr]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import objects_made
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, functions_run, origins
-from retrofit.analysis.flow.stored import ScopedName, own_variable
+from retrofit.analysis.flow.stored import ScopedName, own_variable, variables_at
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, POPS
 from retrofit.analysis.scopes import Scope, place_of
@@ -53,12 +53,22 @@ def writes_of_pools(project: Project) -> list[Write]:
     return _carried(project)[1]
 
 
+def writes_in_batches(project: Project) -> list[tuple[ScopedName, Write]]:
+    """Return the writes, during a batch, of variables that were there before, and of attributes; with the variable."""
+    return [(variable, write) for variable, write, _ in _all_written(project)]
+
+
+def variables_of_losses(project: Project) -> set[ScopedName]:
+    """Return the variables that the losses of the training are computed from."""
+    return project.analysis.fact("variables of losses", lambda: _read_by_losses(project, inputs))
+
+
 def _carried(project: Project) -> tuple[list[Write], list[Write]]:
     return project.analysis.fact("carried writes", lambda: _find(project))
 
 
 def _find(project: Project) -> tuple[list[Write], list[Write]]:
-    written = list(_written(project))
+    written = _all_written(project)
     last = _last_backwards(project)
     late = {write.node for _, write, is_new in written if is_new and _is_for_next(project, write, last)}
     fresh = {variable for variable, write, is_new in written if is_new and write.node not in late}  # set for each batch
@@ -71,7 +81,7 @@ def _find(project: Project) -> tuple[list[Write], list[Write]]:
         (variable, write) for variable, write in carried if has_samples_of_batch(project, write.value, write.scope)
     ]
     lists = {variable for variable, write in with_samples if isinstance(write.node, ast.Call) and _adds(write.node)}
-    read = _read_by_losses(project, inputs) if with_samples else set()
+    read = set(variables_of_losses(project)) if with_samples else set()
     for _ in carried:  # a codebook that is computed from sums that are carried, too
         of_read = [write for variable, write in carried if variable in read]
         read.update(*(_variables_in(project, write.value, write.scope, inputs) for write in of_read))
@@ -144,6 +154,10 @@ def _outlives_turn(project: Project, write: Write, loop: LoopNode) -> bool:
     return False
 
 
+def _all_written(project: Project) -> list[tuple[ScopedName, Write, bool]]:
+    return project.analysis.fact("variables written in batches", lambda: list(_written(project)))
+
+
 def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
     """Yield the variables that a batch gives a value, or changes in place, and whether the value is a new one."""
     losses = {(path.frames[0].scope, name) for path in project.paths for name in _loss_names(path)}
@@ -153,18 +167,23 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
         if getattr(scope.node, "name", "") == "__init__" or node in at_first:
             continue  # the state as it begins
         for place, value, is_in_place in (*writes_of(node), *_put_in(project, node, scope), *_emptied(node)):
-            variable = own_variable(place, scope)
-            if (
-                variable is None
-                or variable in losses
-                or variable[1] == "_"
-                or not (isinstance(place, ast.Attribute) or variable in held)
-                or _is_of_one_batch(project, variable[0])
-            ):
-                continue
-            is_update = is_in_place or _reads(project, value, scope, variable)
-            is_update = is_update and not _takes_size_of_batch(node)
-            yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
+            for variable in _written_at(project, place, scope):
+                if (
+                    variable in losses
+                    or variable[1] == "_"
+                    or not (isinstance(place, ast.Attribute) or variable in held)
+                    or _is_of_one_batch(project, variable[0])
+                ):
+                    continue
+                is_update = is_in_place or _reads(project, value, scope, variable)
+                is_update = is_update and not _takes_size_of_batch(node)
+                yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
+
+
+def _written_at(project: Project, place: ast.expr, scope: Scope) -> list[ScopedName]:
+    """Return the variable that a place is: the own one of a method, or an attribute of another object: `net.queue`."""
+    own = own_variable(place, scope)
+    return [own] if own is not None else variables_at(project.analysis, place, scope)
 
 
 def _put_in(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
@@ -243,7 +262,8 @@ def _reads(project: Project, value: ast.expr, scope: Scope, variable: ScopedName
         return [part for part in inputs(project.analysis, origin) if part.scope is scope]
 
     steps = origins(project.analysis, [Origin(value, scope)], within)
-    return any(own_variable(o.node, o.scope) == variable for o in steps if isinstance(o.node, ast.expr))
+    places = [(step.node, step.scope) for step in steps if isinstance(step.node, ast.expr)]
+    return any(variable in _written_at(project, *place) for place in places)
 
 
 def has_samples_of_batch(project: Project, value: ast.expr, scope: Scope) -> bool:
@@ -299,5 +319,5 @@ def _read_by_losses(project: Project, step: Step) -> set[ScopedName]:
 def _variables_in(project: Project, node: ast.expr, scope: Scope, step: Step) -> set[ScopedName]:
     """Return the variables that an expression is computed from."""
     parts = origins(project.analysis, [Origin(node, scope)], partial(step, project.analysis))
-    names = (own_variable(part.node, part.scope) for part in parts if isinstance(part.node, ast.expr))
-    return {name for name in names if name is not None}
+    places = ((part.node, part.scope) for part in parts if isinstance(part.node, ast.expr))
+    return {name for node, scope in places for name in variables_at(project.analysis, node, scope)}

@@ -63,6 +63,7 @@ WHOLE_BATCH_LOSS = f"{RUNTIME}.whole_batch_loss"
 WHOLE_BATCH_VALUE = f"{RUNTIME}.whole_batch_value"
 GLOBAL_REDUCTIONS = _of_runtime("batch_sum", "batch_mean")  # over the batch of all ranks, with gradients
 BATCH_ROWS = f"{RUNTIME}.batch_rows"  # of all ranks, with gradients
+GATHER_BATCH = f"{RUNTIME}.gather_batch"  # the samples of all ranks, without gradients
 LOSS_READS = _of_runtime("reduce_loss", "reduce_last_loss", "reduce_summed_loss")  # the same number on all ranks
 SUM_ATTRIBUTES = f"{RUNTIME}.sum_attributes"  # of a meter
 
@@ -88,10 +89,11 @@ READ_CHECKPOINT = f"{RUNTIME}.read_checkpoint"
 # Collective calls that combine values of the ranks. A test compares these and the next ones with the docstrings of
 # the runtime's functions, which say "Collective: every rank".
 COMBINING = frozenset({
-    *GLOBAL_REDUCTIONS, *FROM_MAIN, SUM_ATTRIBUTES, BARRIER, DRAW_TOGETHER, ON_ANY_RANK, MAIN_FIRST, SAVE_CHECKPOINT,
+    *GLOBAL_REDUCTIONS, *FROM_MAIN, GATHER_BATCH, SUM_ATTRIBUTES, BARRIER, DRAW_TOGETHER, ON_ANY_RANK, MAIN_FIRST,
+    SAVE_CHECKPOINT,
     *_of_runtime(
         "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "reduce_total", "gather_objects",
-        "gather_batch", "gather_batches", "batch_rows", "broadcast_buffers", "batch_count", "sum_over_ranks",
+        "gather_batches", "batch_rows", "broadcast_buffers", "batch_count", "sum_over_ranks",
     ),
 })  # fmt: skip
 # Those that every rank must call all the same.

@@ -12,7 +12,7 @@ from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
-from retrofit.training.torch_api.runtime import BATCH_ROWS, GLOBAL_REDUCTIONS
+from retrofit.training.torch_api.runtime import BATCH_ROWS, GATHER_BATCH, GLOBAL_REDUCTIONS
 
 from ..comparisons.comparisons import comparisons
 from ..reductions.coupling import coupled_otherwise, obstacle
@@ -74,7 +74,7 @@ def is_given_whole_rows(project: Project, call: ast.Call, scope: Scope) -> bool:
 def _reader_of_gathered(project: Project) -> ValueReader:
     """Return what reads values in a script that gathers rows itself."""
     nodes = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
-    gathered = {node for node, scope in nodes if BATCH_ROWS in project.analysis.called(node, scope)}
+    gathered = {node for node, scope in nodes if project.analysis.called(node, scope) & {BATCH_ROWS, GATHER_BATCH}}
     return ValueReader(project, plain_reader(project).samples.lists, gathered)
 
 

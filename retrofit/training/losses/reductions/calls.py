@@ -18,6 +18,7 @@ from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
     CHOSEN_MEAN,
     DISTRIBUTE_CRITERION,
+    GATHER_BATCH,
     GLOBAL_REDUCTIONS,
     LOSS_READS,
     SUM_LOSS,
@@ -79,7 +80,10 @@ class CallReader:
         self.reader, self.analysis = reader, reader.analysis
 
     def kind(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        if self.analysis.called(node, scope) & (GLOBAL_REDUCTIONS | LOSS_READS):
+        called = self.analysis.called(node, scope)
+        if GATHER_BATCH in called:
+            return kinds.CONSTANT
+        if called & (GLOBAL_REDUCTIONS | LOSS_READS):
             return kinds.of(kinds.GLOBAL)
         terms = terms_at(self.analysis, node, scope)
         if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):

@@ -12,6 +12,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.layer = nn.Linear(6, 4)
         self.register_buffer("queue", nn.functional.normalize(torch.randn(48, 4)))
+        self.place = 0
 
     def forward(self, queries, keys):
         q = nn.functional.normalize(self.layer(queries))
@@ -19,7 +20,9 @@ class Encoder(nn.Module):
             k = nn.functional.normalize(self.layer(keys))
         own = (q * k).sum(1, keepdim=True)
         others = q @ self.queue.clone().detach().t()
-        self.queue = torch.cat([self.queue, rd.data.gather_batch(k)])[-48:]
+        k = rd.data.gather_batch(k)
+        self.queue[self.place : self.place + len(k)] = k
+        self.place = (self.place + len(k)) % 48
         return torch.cat([own, others], dim=1) / 0.5
 
 

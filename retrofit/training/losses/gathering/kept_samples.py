@@ -1,0 +1,176 @@
+"""Samples of a batch that a training keeps for later ones, where it can keep those of all ranks: queues, banks."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from retrofit.analysis.calls import body_of, given_parameters, returns_of
+from retrofit.analysis.flow.stored import variables_at
+from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.training.data.carried_state import variables_of_losses, writes_in_batches
+from retrofit.training.data.random_draws import draws_in_loop
+from retrofit.training.model.gradients import has_gradients
+
+from ..reductions.coupling import obstacle
+from ..writes import Write
+from .gathered import reader_of_values
+from .kept_batches import keeps_batches
+from .values import FIXED, PLAIN, SIZE, WHOLE
+
+if TYPE_CHECKING:
+    from retrofit.training import Project
+
+DETACHED = {"detach", "data", "detach_"}
+PLACES = (ast.Name, ast.Attribute)
+
+
+@dataclass(frozen=True)
+class KeptSamples:
+    """What is gathered over the ranks so that each keeps the same: `parameters` of a function, or `rows` of a write.
+
+    Neither where these are rows of all ranks as they are.
+    """
+
+    scope: Scope
+    node: ast.AST
+    parameters: tuple[str, ...] = ()
+    rows: tuple[ast.expr, ...] = ()
+
+
+def kept_samples(project: Project, writes: list[Write]) -> list[KeptSamples]:
+    """Return what makes all writes of a state those of the samples of all ranks; empty where that is not certain.
+
+    A function that only keeps samples gets those of all ranks, and does with them what it did. Elsewhere the rows are
+    gathered in the write itself.
+    """
+    if keeps_batches(project) or project.distribution.is_by_hand:
+        return []
+    found = [_of_write(project, write) for write in writes]
+    known = [kept for kept in dict.fromkeys(found) if kept is not None]
+    return known if None not in found and not _counts_own_rows(project, known) else []
+
+
+def _counts_own_rows(project: Project, found: list[KeptSamples]) -> bool:
+    """Return whether losses also read a number of samples of one rank that is kept: how many are in a queue."""
+    reader, of_all = reader_of_values(project), {kept.scope for kept in found if kept.parameters}
+    read = variables_of_losses(project)
+    counts = (w for variable, w in writes_in_batches(project) if variable in read and w.scope not in of_all)
+    return any(reader.value(write.value, write.scope).kind == SIZE for write in counts)
+
+
+def _of_write(project: Project, write: Write) -> KeptSamples | None:
+    scope = write.scope
+    rows = _rows_in(project, write)
+    if rows is None or not all(_has_no_gradient(project, row, scope) for row in rows):
+        rows = None
+    parameters = _parameters_of_rows(project, scope)
+    is_free = rows is not None or not has_gradients(project.analysis, scope, write.node)
+    if parameters and is_free and _only_keeps(project, scope) and not _obstacle(project, body_of(scope.node)[0], scope):
+        return KeptSamples(scope, scope.node, parameters)
+    if rows is None or _obstacle(project, write.node, scope):
+        return None
+    return KeptSamples(scope, write.node, rows=tuple(rows))
+
+
+def _obstacle(project: Project, node: ast.AST, scope: Scope) -> str:
+    return obstacle(project, node, scope)  # type: ignore[arg-type]
+
+
+def _has_no_gradient(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether no gradient of a later loss goes through the rows that are kept."""
+    if _ends_detached(node) or not has_gradients(project.analysis, scope, node):
+        return True
+    parts = list(walk(node))
+    if any(part in project.batch_values.calls for part in parts):
+        return False
+    names = (part for part in parts if isinstance(part, ast.Name))
+    return all(_is_of_no_gradient(project, name, scope) for name in names)
+
+
+def _is_of_no_gradient(project: Project, name: ast.Name, scope: Scope) -> bool:
+    """Return whether a tensor is detached where it stands, is computed without gradients, or comes from a loader."""
+    outer = scope.source.parents[name]
+    if isinstance(outer, ast.Attribute) and outer.attr in DETACHED:
+        return True
+    if reader_of_values(project).value(name, scope).kind == FIXED:
+        return True
+    bound = scope.find(name.id)
+    bindings = bound[1] if bound is not None and bound[0] is scope else []
+    return bool(bindings) and all(
+        binding.node in project.batch_values.loops
+        or not has_gradients(project.analysis, scope, binding.node)
+        or (binding.value is not None and _ends_detached(binding.value))
+        for binding in bindings
+    )
+
+
+def _ends_detached(value: ast.expr) -> bool:
+    func = value.func if isinstance(value, ast.Call) else value
+    return isinstance(func, ast.Attribute) and func.attr in DETACHED
+
+
+def _parameters_of_rows(project: Project, scope: Scope) -> tuple[str, ...]:
+    """Return the parameters of a function that have rows of the batch; none where one has something else of it."""
+    if not scope.is_function:
+        return ()
+    reader, found = reader_of_values(project), []
+    for name in given_parameters(scope):
+        uses = (n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name)
+        use = next((node for node in uses if isinstance(node.ctx, ast.Load)), None)
+        if name == "self" or use is None:
+            continue
+        kind = reader.value(use, scope).kind
+        if kind == PLAIN and len(scope.bindings[name]) == 1:
+            found.append(name)
+        elif kind != FIXED:
+            return ()
+    return tuple(found)
+
+
+def _only_keeps(project: Project, scope: Scope) -> bool:
+    """Return whether a function gives nothing back, runs no model, draws nothing, and has its states for itself."""
+    if any(not isinstance(value, ast.Constant) for value in returns_of(scope.node)):  # type: ignore[arg-type]
+        return False
+    nodes = list(own_nodes(scope.node))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    if any(c in project.batch_values.calls or draws_in_loop(project, c, scope) for c in calls):
+        return False
+    if any(
+        project.analysis.functions_called(call, scope) or project.leads_to_collective(call, scope) for call in calls
+    ):
+        return False
+    places = [node for node in nodes if isinstance(node, PLACES)]
+    read = {variable for node in places for variable in variables_at(project.analysis, node, scope)}
+    return all(write.scope is scope for variable, write in writes_in_batches(project) if variable in read)
+
+
+def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
+    """Return what a write reads of this rank's rows, none where it has those of all ranks already.
+
+    None where what is left is not the same on all ranks.
+    """
+    reader, states = reader_of_values(project), {variable for variable, _ in writes_in_batches(project)}
+    found: list[ast.expr] = []
+    has_whole = False
+    waiting: list[ast.AST] = [write.node]
+    while waiting:
+        node = waiting.pop()
+        holds_own = any(ast.unparse(part) == write.name for part in walk(node) if isinstance(part, PLACES))
+        if holds_own and node in project.batch_values.calls:
+            return None  # an output of the model, which this batch's loss is computed from
+        if holds_own or not isinstance(node, ast.expr):
+            waiting += children(node)
+            continue
+        places = (part for part in walk(node) if isinstance(part, PLACES))
+        if any(states.intersection(variables_at(project.analysis, place, write.scope)) for place in places):
+            return None  # of another state, which a rank may keep for itself
+        kind = reader.value(node, write.scope).kind
+        has_whole |= kind == WHOLE
+        if kind == PLAIN:
+            found.append(node)
+        elif kind not in (FIXED, WHOLE):
+            return None
+    return found if found or has_whole else None
