@@ -262,3 +262,20 @@ def test_the_launch_script_starts_each_of_these_ways(
     assert main(["check", *arguments]) == 0
     assert main(["convert", *arguments, "--undo"]) == 0
     assert tree(tmp_path) == before
+
+
+def test_the_folders_that_a_shell_script_puts_on_the_path_are_named(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("bin", "data", "solver"):
+        (tmp_path / "src" / name).mkdir(parents=True)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "data").mkdir()
+    script = tmp_path / "src" / "bin" / "train.py"
+    script.write_text("from loading import load\nfrom solver import Solver\n\nSolver(load()).train()\n")
+    (tmp_path / "src" / "data" / "loading.py").write_text("def load():\n    return []\n")
+    (tmp_path / "src" / "solver" / "solver.py").write_text("class Solver:\n    pass\n")
+    line = "export PATH=$PWD:$PATH\nexport PYTHONPATH=$SRC/data/:$SRC/solver:/elsewhere/lib:$PYTHONPATH\n"
+    (tmp_path / "recipe" / "path.sh").write_text(line)
+    found = missing_modules(open_project(str(script))[0].modules)
+    assert any("src/data:" in text and "src/solver, with --root" in text for text in found)
+    assert any("path.sh sets PYTHONPATH" in text for text in found)

@@ -13,6 +13,7 @@ from retrofit import import_path
 from .modules import Import, Modules
 from .repository import common_folder, may_hold, tree_of
 from .runtime_names import RUNTIME
+from .shell_paths import folders_of_shell_scripts
 from .source import Place, printable
 
 MOST_FOLDERS = 5000
@@ -31,7 +32,19 @@ def missing_modules(modules: Modules) -> list[str]:
             lines.append(f"{_place(one)}: `{_text(one)}` finds no module; write {REMEDY}")
         elif one.level or one.dotted in places or _is_of_package(modules, one):
             lines.append(f"{_place(one)}: {_line(modules, one, places.get(one.dotted, []))}")
-    return lines + _beyond_package(modules)
+    return lines + _beyond_package(modules) + (_set_by_scripts(modules) if lines else [])
+
+
+def _set_by_scripts(modules: Modules) -> list[str]:
+    """Return a line with the folders that a shell script of the project puts into PYTHONPATH."""
+    found = folders_of_shell_scripts(modules.entry.path.parent)
+    if found is None:
+        return []
+    script, folders = found
+    path = os.pathsep.join(printable(os.path.relpath(folder)) for folder in folders)
+    root = printable(os.path.relpath(os.path.commonpath([modules.entry.path.parent, *folders])))
+    name = printable(os.path.relpath(script))
+    return [f"{name} sets PYTHONPATH; do so here, too: PYTHONPATH={path}, with --root {root}"]
 
 
 def _line(modules: Modules, one: Import, found: list[Path]) -> str:
