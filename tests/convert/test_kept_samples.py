@@ -158,3 +158,60 @@ def test_what_no_later_batch_gets_is_neither(tmp_path: Path, kind: str) -> None:
     result = conversion(tmp_path, SCRIPT.format(kept=kept, step=step))
     assert not result.refusals
     assert not any("keeps its own" in text for text in _listed(result))
+
+
+READ_ONCE = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+kept = {START}
+
+
+def flip(image, chance):
+    return np.flip(image, axis=0) if np.random.random() < chance else image
+
+
+def load(item, model, transforms):
+    number, path = item["id"], item["path"]
+{LOAD}
+    x = kept[{KEY}][0:4]
+    for transform in transforms:
+        x = transform(x, 0.5)
+    return torch.from_numpy(x.copy())
+
+
+loader = DataLoader([{{"id": i, "path": f"{{i}}.raw"}} for i in range(12)], collate_fn=lambda items: items)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for epoch in range(2):
+    for _, items in enumerate(loader):
+        x = load(items[0], model, [flip])
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+"""
+READ = "np.fromfile(str(path))"
+MISSING = "    if kept[number] is None:\n        kept[number] = " + READ
+ABSENT = "    if number not in kept:\n        kept[number] = " + READ
+KNOWN = "    if number in kept.keys():\n        pass\n    else:\n        kept[number] = " + READ
+FIRST = "    if 'first' not in kept:\n        kept['first'] = " + READ
+ALWAYS = "    kept[number] = kept.get(number, 0) + " + READ
+
+
+@pytest.mark.parametrize(
+    ("start", "load", "key", "kinds"),
+    [
+        ("[None for _ in range(12)]", MISSING, "number", []),
+        ("{}", ABSENT, "number", []),
+        ("{}", KNOWN, "number", []),
+        ("{}", FIRST, "'first'", ["samples-kept"]),
+        ("{}", ALWAYS, "number", ["samples-kept"]),
+    ],
+)
+def test_what_is_read_once_for_each_sample_is_converted(
+    start: str, load: str, key: str, kinds: list[str], tmp_path: Path
+) -> None:
+    findings = conversion(tmp_path, READ_ONCE.format(START=start, LOAD=load, KEY=key)).findings
+    assert [finding.kind for finding in findings if finding.code == "RF210"] == kinds

@@ -18,7 +18,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE, POPS
 from retrofit.analysis.scopes import Scope, place_of
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.data.batch_values import BATCH
+from retrofit.training.data.batch_values import BATCH, GRADIENT
 from retrofit.training.data.shapes import is_about_shape
 from retrofit.training.loops import LOOPS, LoopNode, Path
 from retrofit.training.losses.first_batch import first_batch_writes
@@ -166,6 +166,8 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
     for node, scope in project.in_batches:
         if getattr(scope.node, "name", "") == "__init__" or node in at_first:
             continue  # the state as it begins
+        if _fills_missing(project, node, scope):
+            continue
         for place, value, is_in_place in (*writes_of(node), *_put_in(project, node, scope), *_emptied(node)):
             for variable in _written_at(project, place, scope):
                 if (
@@ -184,6 +186,33 @@ def _written_at(project: Project, place: ast.expr, scope: Scope) -> list[ScopedN
     """Return the variable that a place is: the own one of a method, or an attribute of another object: `net.queue`."""
     own = own_variable(place, scope)
     return [own] if own is not None else variables_at(project.analysis, place, scope)
+
+
+def _fills_missing(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether an entry is made once for each key that a sample has, where it is missing: `if k not in read`.
+
+    It is not of what a model computes: a process that makes it again gets the same.
+    """
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    if not isinstance(target, ast.Subscript) or isinstance(target.slice, (ast.Slice, ast.Tuple)):
+        return False
+    values = project.batch_values
+    if BATCH not in values.sources_of(target.slice, scope) or GRADIENT in values.sources_of(node.value, scope):  # type: ignore[attr-defined]
+        return False
+    whole, key, kept = ast.unparse(target), ast.unparse(target.slice), ast.unparse(target.value)
+    inner: ast.AST = node
+    for outer in scope.source.ancestors(node):
+        if isinstance(outer, ast.If):
+            is_body = inner in outer.body
+            tests = (
+                (f"{whole} is None", f"{key} not in {kept}")
+                if is_body
+                else (f"{whole} is not None", f"{key} in {kept}")
+            )
+            if ast.unparse(outer.test).removesuffix(".keys()") in tests:
+                return True
+        inner = outer
+    return False
 
 
 def _put_in(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
