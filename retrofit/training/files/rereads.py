@@ -243,7 +243,7 @@ class Rereads:
         if not packages or packages & NEVER_READ or packages & standard_modules() or call in self._shown:
             return NOTHING
         paths = [*call.args, *(keyword.value for keyword in call.keywords)]
-        files = (path_names(self.analysis, path, scope)[0] for path in paths)
+        files = (path_names(self.analysis, path, scope)[0] for path in call.args[:1])
         return NOTHING.union(*files, *(names_of_variables(self.analysis, path, scope) for path in paths))
 
     def _before_tests(self, statement: ast.stmt, scope: Scope) -> ast.stmt:
