@@ -296,6 +296,17 @@ for part in kept:
 """
 
 
+def test_a_sum_of_what_a_list_keeps_is_that_of_all_processes(tmp_path: Path) -> None:
+    lines = """\
+kept = []
+    for part in (y, 2 * y):
+        kept.append(part)
+    loss = losses.sum() / torch.sum(torch.cat(kept))
+"""
+    text = "\n".join(converted(tmp_path, script(lines)))
+    assert "rd.loss.batch_sum(torch.sum(torch.cat(kept)))" in text and "batch_count" not in text
+
+
 def test_a_mean_over_what_a_list_keeps_of_the_batch_is_divided_by_the_samples_of_all(tmp_path: Path) -> None:
     (line,) = (line for line in converted(tmp_path, script(FEATURES)) if "batch_count" in line)
     assert line.endswith("/ rd.loss.batch_count(part[0].size(0))")

@@ -230,7 +230,14 @@ class Reader:
         return self._overs.once(origin, lambda: self._over(origin))
 
     def _kind_at(self, origin: Origin) -> str:
-        return self._kinds.once(origin, lambda: self._kind(origin))
+        return self._kinds.once(origin, lambda: self._kind_of_batch(origin))
+
+    def _kind_of_batch(self, origin: Origin) -> str:
+        """Return what of the batch a divisor is; of what is only in a list of the batch its size alone."""
+        kind = self._kind(origin)
+        if kind in (COUNT, RATIO) and BATCH not in self.values.sources_of(origin.node, origin.scope):  # type: ignore[arg-type]
+            return NOTHING
+        return kind
 
     def _over(self, origin: Origin) -> str:
         node, scope, _ = origin
