@@ -299,9 +299,9 @@ for part in kept:
 def test_a_sum_of_what_a_list_keeps_is_that_of_all_processes(tmp_path: Path) -> None:
     lines = """\
 kept = []
-    for part in (y, 2 * y):
-        kept.append(part)
-    loss = losses.sum() / torch.sum(torch.cat(kept))
+for part in (y, 2 * y):
+    kept.append(part)
+loss = losses.sum() / torch.sum(torch.cat(kept))
 """
     text = "\n".join(converted(tmp_path, script(lines)))
     assert "rd.loss.batch_sum(torch.sum(torch.cat(kept)))" in text and "batch_count" not in text
