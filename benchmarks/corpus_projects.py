@@ -37,6 +37,7 @@ SETS = {
     "fifth unseen": "Chosen by subject; the choice was written down before any was converted.",
     "sixth unseen": "Chosen by subject; ten of the twelve were also run, in one process and in two.",
     "seventh unseen": "Chosen by subject; seven of the twelve were also run, in one process and in two.",
+    "eighth unseen": "Seven popular repositories, seven drawn at random; six of them were also run.",
 }
 SECTION = """\
 {heading}

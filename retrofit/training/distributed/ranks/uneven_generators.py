@@ -25,11 +25,11 @@ READS_SAMPLES = ("__getitem__", "__getitems__", "__iter__")
 
 def generators_drawn_from(project: Project, call: ast.Call, scope: Scope) -> list[Place]:
     """Return the calls that make the generator which a call draws from: rng.random(), torch.rand(1, generator=g)."""
-    given, makers = argument_for(call, [], "generator"), TORCH_GENERATORS
+    given, builders = argument_for(call, [], "generator"), TORCH_GENERATORS
     if given is None and isinstance(call.func, ast.Attribute):
-        given, makers = call.func.value, GENERATORS
+        given, builders = call.func.value, GENERATORS
     made = [value for value in project.analysis.evaluate(given, scope) if isinstance(value, Result)]
-    return [(value.call, value.scope) for value in made if value.builder in makers]
+    return [(value.call, value.scope) for value in made if value.builder in builders]
 
 
 def uneven_generators(project: Project) -> set[ast.Call]:
