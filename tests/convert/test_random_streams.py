@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from convert.conversion import conversion
 
 from retrofit.rules.registry import find_hazards
 from retrofit.training import read_project
@@ -124,3 +125,48 @@ def test_seeds_of_the_parent_process_of_spawned_ranks_do_not_count(tmp_path: Pat
     start = "if __name__ == '__main__':\n    main()\n"
     (tmp_path / "train.py").write_text(head + worker + main + start)
     assert "RF109" not in {finding.code for finding in find_hazards(read_project(tmp_path / "train.py"))}
+
+
+ONE_PROCESS = """\
+import random
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4), torch.arange(16) % 2), batch_size=4, shuffle=True)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+numbers = {made}
+for x, y in loader:
+    {step}
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+OWN_GENERATORS = {
+    "torch": ("torch.Generator().manual_seed(5)", "x = x + torch.randn(x.shape, generator=numbers)"),
+    "numpy": ("np.random.default_rng(5)", "x = x * torch.from_numpy(numbers.uniform(size=(len(x), 1))).float()"),
+    "older numpy": ("np.random.RandomState(5)", "x = x + torch.from_numpy(numbers.randn(*x.shape)).float()"),
+}
+FOR_ALL_ROWS = {
+    "one number": ("np.random.default_rng(5)", "x = x * numbers.uniform()"),
+    "of the features": ("np.random.default_rng(5)", "x = x * torch.from_numpy(numbers.uniform(size=4)).float()"),
+    "no seed": ("np.random.default_rng()", "x = x * torch.from_numpy(numbers.uniform(size=(len(x), 1))).float()"),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_GENERATORS)
+def test_a_seeded_generator_that_draws_for_samples_is_listed(kind: str, tmp_path: Path) -> None:
+    made, step = OWN_GENERATORS[kind]
+    result = conversion(tmp_path, ONE_PROCESS.format(made=made, step=step))
+    (finding,) = [finding for finding in result.findings if finding.code == "RF109"]
+    assert not finding.edits and "rd.get_rank()" in finding.help
+
+
+@pytest.mark.parametrize("kind", FOR_ALL_ROWS)
+def test_a_generator_that_draws_the_same_for_all_samples_is_not(kind: str, tmp_path: Path) -> None:
+    made, step = FOR_ALL_ROWS[kind]
+    findings = conversion(tmp_path, ONE_PROCESS.format(made=made, step=step)).findings
+    assert "RF109" not in [finding.code for finding in findings]

@@ -77,6 +77,8 @@ ROWS = {
     "        x, y = xs[i], ys[i]\n",
     "a variable": "for xs, ys in DataLoader(data, 8):\n    n, _ = xs.shape\n    for i in range(n):\n"
     "        x, y = xs[i], ys[i]\n",
+    "rows of a part": "for batch in DataLoader(data, 8):\n    for i in range(len(batch[0])):\n"
+    "        x, y = batch[0][i], batch[1][i]\n",
     "in chunks": "for xs, ys in DataLoader(data, 8):\n    for i in range(0, xs.shape[0], 2):\n"
     "        x, y = xs[i : i + 2], ys[i : i + 2]\n",
 }
@@ -85,6 +87,25 @@ ROWS = {
 @pytest.mark.parametrize("loop", ROWS)
 def test_steps_for_rows_of_a_batch_are_refused(loop: str, tmp_path: Path) -> None:
     (refusal,) = conversion(tmp_path, HEAD + ROWS[loop] + STEP).refusals
+    assert refusal.kind == "steps-in-batch"
+
+
+IN_FUNCTIONS = {
+    "zip of a batch": ("batch", "x, y in zip(*batch)", "fit(batch)"),
+    "number of rows": ("batch", "i in range(len(batch[0]))", "fit(batch)"),
+    "parts": ("xs, ys", "x, y in zip(xs, ys)", "fit(batch[0], ys=batch[1])"),
+    "rows of a part": ("xs, ys", "i in range(xs.size(0))", "fit(*batch)"),
+}
+
+
+@pytest.mark.parametrize("form", IN_FUNCTIONS)
+def test_steps_for_rows_in_a_function_are_refused(form: str, tmp_path: Path) -> None:
+    given, entries, call = IN_FUNCTIONS[form]
+    parts = "batch" if given == "batch" else "(xs, ys)"
+    rows = f"        x, y = {parts}[0][i], {parts}[1][i]\n" if entries.startswith("i ") else ""
+    function = f"def fit({given}):\n    for {entries}:\n{rows}{STEP}\n\n"
+    caller = f"def once(batch):\n    {call}\n\n\nfor batch in DataLoader(data, 8):\n    once(batch)\n"
+    (refusal,) = conversion(tmp_path, HEAD + function + caller).refusals
     assert refusal.kind == "steps-in-batch"
 
 

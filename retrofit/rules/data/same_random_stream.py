@@ -11,13 +11,14 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.random_draws import own_streams, seeds_in_workers, worker_streams
+from retrofit.training.data.random_draws import own_streams, seeds_in_workers, shared_generators, worker_streams
 from retrofit.training.torch_api.distributed import RANK
 from retrofit.training.torch_api.randomness import NUMPY, PYTHON, RESTORES, SEEDS, SEEDS_OF_WORKER, TORCH
 from retrofit.training.torch_api.runtime import SEED_ALL, SPLIT_STREAMS
 
 RULE = CATALOG["RF109"]
 HELP_RESTORED = "save the state of each process: dist.gather_object(torch.get_rng_state(), states), states[rank]"
+HELP_GENERATOR = "a seed of each process, seed + rd.get_rank(), where it draws for samples alone"
 INVALID = [
     """\
 class Noisy(Dataset):
@@ -85,6 +86,9 @@ MESSAGE = "all processes draw the same numbers for their samples"
 
 
 def find(project: Project) -> Iterator[Finding]:
+    for call, scope in [] if project.distribution.is_by_hand else shared_generators(project):
+        if not any(RANK in project.ranks.sources_of(given, scope) for given in call.args):
+            yield found(RULE, scope.source, call, MESSAGE, help=HELP_GENERATOR)
     is_ours = project.distribution.is_by_hand or project.calls_any({SEED_ALL})
     if not is_ours or project.calls_any(SPLIT_STREAMS):
         return

@@ -91,10 +91,10 @@ def _flattened(project: Project, loader: Loader) -> Iterator[Edit]:
     drawn = {use.expression for use in loader.uses if use.role == TRAIN}
     for loop, batches, scope in dict.fromkeys(steps_in_batches(project)):
         outer = scope.source.parents[loop]
-        if outer.iter in drawn and are_flattened(project, loop, batches, scope):  # type: ignore[attr-defined]
+        if isinstance(outer, ast.For) and outer.iter in drawn and are_flattened(project, loop, batches, scope):
             entry, batch = ast.unparse(loop.target), ast.unparse(batches)
             before, after = _sharded(project, f"[{entry}] for {batch} in \n for {entry} in {batch}").split("\n")
-            yield from surround(scope.source, outer.iter, before, after)  # type: ignore[attr-defined]
+            yield from surround(scope.source, outer.iter, before, after)
 
 
 def _without_variable(project: Project, loader: Loader, use: Use) -> Iterator[Edit]:

@@ -23,7 +23,7 @@ from retrofit.training.torch_api.randomness import (
     TRANSFORMS,
 )
 
-from ..distributed.ranks.uneven_generators import generators_drawn_from, uneven_generators
+from ..distributed.ranks.uneven_generators import generators_drawn_from, generators_of_rows, uneven_generators
 from ..launch.arguments import default_of_option
 from ..model.layers import calls_of, model_of
 from . import seeds
@@ -84,6 +84,13 @@ def draws_in_loop(project: Project, call: ast.Call, scope: Scope) -> bool:
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     is_draw = method in DRAWS_IN_PLACE or bool(project.analysis.called(call, scope) & ALL_DRAWS)
     return is_draw and call in _calls_in_loops(project) and argument_for(call, [], "generator") is None
+
+
+def shared_generators(project: Project) -> Iterator[Place]:
+    """Yield the calls that make a generator with a seed by which all ranks draw the same numbers for their samples."""
+    for builder, scope in dict.fromkeys(generators_of_rows(project)):
+        if not _is_own_stream(project, builder, scope):
+            yield builder, scope
 
 
 def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import argument_for, last_name, returns_of
+from retrofit.analysis.calls import argument_for, given_parameters, last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.output import BAR_METHODS, BARS
 
@@ -19,7 +19,7 @@ from ..data.batches import layers
 from ..data.loaders import is_split
 from ..data.shapes import is_about_shape, measured
 from ..data.shards import builders_of
-from ..loops import loops_around
+from ..loops import Frame, Path, loops_around
 from ..model.gradients import takes_step
 
 if TYPE_CHECKING:
@@ -34,13 +34,30 @@ def steps_in_batches(project: Project) -> Iterator[tuple[ast.For, ast.expr, Scop
     drawn = {use.expression for loader in project.loaders for use in loader.uses}
     for path in project.paths:
         for (inner, frame), (outer, around) in zip(path.loops, path.loops[1:]):
-            if frame is not around or not isinstance(inner, ast.For) or not isinstance(outer, ast.For):
+            if not isinstance(inner, ast.For) or not isinstance(outer, ast.For):
                 continue
-            if drawn.isdisjoint(walk(outer.iter)) or is_split(project.analysis, outer.iter, frame.scope):
+            if drawn.isdisjoint(walk(outer.iter)) or is_split(project.analysis, outer.iter, around.scope):
                 continue
-            entries = _gone_through(project, inner, frame.scope, _batch_names(outer))
+            names = _handed_on(path, around, frame, _batch_names(outer))
+            entries = _gone_through(project, inner, frame.scope, names)
             if entries is not None and takes_step(project.analysis, inner, frame.scope):
                 yield inner, entries, frame.scope
+
+
+def _handed_on(path: Path, outer: Frame, inner: Frame, names: set[str]) -> set[str]:
+    """Return the names that the batch, or its parts, have where calls have handed it on: those of parameters."""
+    frames = path.frames[path.frames.index(inner) : path.frames.index(outer) + 1]
+    for caller, called in zip(frames[:0:-1], frames[-2::-1]):
+        if not isinstance(caller.node, ast.Call) or not isinstance(called.scope.node, FUNCTIONS):
+            return set()
+        given = dict(zip(given_parameters(called.scope), caller.node.args))
+        given |= {keyword.arg: keyword.value for keyword in caller.node.keywords if keyword.arg}
+        names = {parameter for parameter, value in given.items() if _holds(value, names)}
+    return names
+
+
+def _holds(value: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in walk(value))
 
 
 def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]) -> ast.expr | None:
@@ -57,7 +74,8 @@ def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]
             continue
         for part in measured(node):
             is_list = isinstance(node, ast.Call) and last_name(node) == "len"
-            is_batch = isinstance(part, ast.Name) and part.id in names
+            whole = part.value if isinstance(part, ast.Subscript) else part  # the rows of batch["images"]
+            is_batch = isinstance(whole, ast.Name) and whole.id in names
             if is_batch or (not is_list and BATCH in project.batch_values.sources_of(part, scope)):
                 return part
     return None

@@ -37,18 +37,28 @@ def uneven_generators(project: Project) -> set[ast.Call]:
     return project.analysis.fact("uneven generators", lambda: {call for call, _ in _find(project)})
 
 
-def _find(project: Project) -> Iterator[Place]:
+def generators_of_rows(project: Project) -> Iterator[Place]:
+    """Yield the calls that make a generator which a step draws from in the shape of its batch: one number per row."""
     from ...steps.draws_per_batch import follows_batch, given_to_draw
+
+    for call, scope, made in _draws(project):
+        if any(follows_batch(project, given, scope) for given in given_to_draw(call)):
+            yield from made
+
+
+def _draws(project: Project) -> Iterator[tuple[ast.Call, Scope, list[Place]]]:
+    """Yield the draws of the steps, with the calls that make their generators."""
+    for call, scope in dict.fromkeys((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)):
+        if made := generators_drawn_from(project, call, scope):
+            yield call, scope, made
+
+
+def _find(project: Project) -> Iterator[Place]:
     from ...steps.mixed_by_libraries import collated
 
-    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
-    for call, scope in dict.fromkeys(calls):
-        made = generators_drawn_from(project, call, scope)
-        if made and (
-            any(follows_batch(project, given, scope) for given in given_to_draw(call))
-            or project.batch_values.loops_around(call, scope)
-            or not project.batch_values.is_settled(call, scope)
-        ):
+    yield from generators_of_rows(project)
+    for call, scope, made in _draws(project):
+        if project.batch_values.loops_around(call, scope) or not project.batch_values.is_settled(call, scope):
             yield from made
     for call, scope in (*_reading(project), *collated(project)):
         yield from generators_drawn_from(project, call, scope)
