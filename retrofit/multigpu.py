@@ -1997,8 +1997,8 @@ def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: 
             "items have cannot be told; give the DataLoader a batch_size, or a batch sampler"
         )
     sampler: Any = getattr(loader.batch_sampler, "sampler", None)
-    total = len(sampler) if hasattr(sampler, "__len__") else 0
-    if batch_size is None or not (total or type(sampler).__module__.startswith("torch.")):  # it may have no end
+    total = len(sampler) if hasattr(sampler, "__len__") else -1  # without one it has no end
+    if batch_size is None or total < 0 or not (total or type(sampler).__module__.startswith("torch.")):
         return
     global_batch = batch_size * get_world_size() * accum_steps
     if total == 0 or (loader.batch_sampler.drop_last and total < global_batch):  # type: ignore[union-attr]
@@ -4754,4 +4754,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 d97541f4e92b976520008c27d39a613ff6842d3fce82360df6b40eb6e3f501e4
+# Unchanged while the text above has the SHA-256 de63ba80e982d8ee30dde63caf50c5cae40a4c97d9cdd93fec87c6040bcc9dd6

@@ -146,8 +146,8 @@ def _stored_by(analysis: Analysis, node: ast.AST, scope: Scope) -> Iterator[tupl
         name, owner = node.func.attr, node.func.value
         if name in OTHER_MEANINGS and not _stores(analysis, node, owner, scope):
             return
-        if name in ADDS_ONE | ADDS_ALL and analysis.functions_called(node, scope):
-            return  # a method of the project: what it stores is seen in it
+        if name == "update" and analysis.functions_called(node, scope):
+            return  # a method of the project, not that of a dict: what it stores is seen in it
         if name in ADDS_ONE and node.args:
             key = literal_key(node.args[0]) if name == "setdefault" else None
             yield owner, Stored(node.args[-1], scope, key)

@@ -298,8 +298,8 @@ def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: 
             "items have cannot be told; give the DataLoader a batch_size, or a batch sampler"
         )
     sampler: Any = getattr(loader.batch_sampler, "sampler", None)
-    total = len(sampler) if hasattr(sampler, "__len__") else 0
-    if batch_size is None or not (total or type(sampler).__module__.startswith("torch.")):  # it may have no end
+    total = len(sampler) if hasattr(sampler, "__len__") else -1  # without one it has no end
+    if batch_size is None or total < 0 or not (total or type(sampler).__module__.startswith("torch.")):
         return
     global_batch = batch_size * get_world_size() * accum_steps
     if total == 0 or (loader.batch_sampler.drop_last and total < global_batch):  # type: ignore[union-attr]

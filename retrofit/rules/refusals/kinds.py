@@ -352,6 +352,7 @@ WITHOUT_LINES = {
     "name-taken": "a name of the script is to be changed.",
     "stream": "the refusal names the two settings of webdataset, with the number of steps that you know.",
     "steps-in-batch": "the refusal says what to do: a DataLoader that gives one entry at a time.",
+    "late-layers": "the refusal says what to do: layers made in __init__, or a first run before the wrapper.",
     "library-training": "the call is to be moved to a script of its own.",
     "search": "the search is to start the script, as a command: its own settings say how.",
 }

@@ -46,11 +46,20 @@ def kept_samples(project: Project, writes: list[Write]) -> list[KeptSamples]:
     A function that only keeps samples gets those of all ranks, and does with them what it did. Elsewhere the rows are
     gathered in the write itself.
     """
-    if keeps_batches(project) or project.distribution.is_by_hand:
+    if keeps_batches(project) or project.distribution.is_by_hand or any(map(_is_replaced, writes)):
         return []
     found = [_of_write(project, write) for write in writes]
     known = [kept for kept in dict.fromkeys(found) if kept is not None]
     return known if None not in found and not _counts_own_rows(project, known) else []
+
+
+def _is_replaced(write: Write) -> bool:
+    """Return whether a state becomes another one: `last = outputs`, whose rows may be paired with the next batch's."""
+    places = [
+        ast.unparse(part) for part in walk(write.node) if isinstance(part, PLACES) and isinstance(part.ctx, ast.Load)
+    ]
+    is_whole = isinstance(write.node, ast.Assign) and write.name in [ast.unparse(t) for t in write.node.targets]
+    return is_whole and write.name not in places
 
 
 def _counts_own_rows(project: Project, found: list[KeptSamples]) -> bool:
