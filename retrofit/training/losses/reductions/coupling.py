@@ -176,13 +176,27 @@ def _function_of(reader: LossReader, node: ast.expr) -> str:
 
 
 def has_statistics_alone(project: Project, write: Write) -> bool:
-    """Return whether a state gets sums and means over the batch, which can be those of all ranks, and no samples."""
+    """Return whether a state gets sums and means over the batch, which can be those of all ranks, and no samples.
+
+    It gets them as a whole, or at a place that is the same on all ranks.
+    """
     kind = reader_of(project).kind(write.value, write.scope)
-    if kind.has_rows or not kind.leaves:
+    if kind.has_rows or not kind.leaves or any(_is_own_place(project, *place) for place in _places(write)):
         return False
     reader = reader_of(project)
     leaves = kind.leaves
     return all(_function_of(reader, node) and not obstacle(project, node, scope, True) for node, scope in leaves)
+
+
+def _places(write: Write) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the indices at which a state is written, or read for that."""
+    for part in walk(write.node):
+        if isinstance(part, ast.Subscript) and ast.unparse(part.value) == write.name:
+            yield part.slice, write.scope
+
+
+def _is_own_place(project: Project, index: ast.expr, scope: Scope) -> bool:
+    return BATCH in project.batch_values.sources_of(index, scope) or is_drawn(project, index, scope)
 
 
 def obstacle(project: Project, node: ast.expr, scope: Scope, together: bool = False) -> str:
