@@ -137,6 +137,36 @@ REFUSED = {
         loss=LOSS.format(rows="net.kept[: max(net.place, 4)]"),
         after="net.put(z); net.place = min(16, net.place + len(z))",
     ),
+    "an entry that each rank draws": form(
+        before="slots = [torch.zeros(6, 4) for _ in range(4)]",
+        loss=LOSS.format(rows="torch.cat(slots)"),
+        after="slots[random.randrange(4)] = z.detach()",
+    ),
+    "noise that each rank draws": form(
+        before="kept = F.normalize(torch.randn(16, 4))",
+        loss=LOSS.format(rows="kept"),
+        after="kept = torch.cat([kept, z.detach() + 0.1 * torch.randn(4)])[-16:]",
+    ),
+    "a drawn number that is given": form(
+        method("put(self, rows, by)", "self.kept = torch.roll(self.kept, by, 0)", "self.kept[: len(rows)] = rows"),
+        after="net.put(z, random.randrange(16))",
+    ),
+    "a number of rows that is not given": form(
+        before="def put(rows):\n        with torch.no_grad():\n"
+        "            net.kept = torch.roll(net.kept, len(x), 0)\n            net.kept[: len(rows)] = rows",
+        after="put(z)",
+    ),
+    "another state for each batch": form(after="net.kept: torch.Tensor = z.detach()"),
+    "rows of a function that runs the model": form(
+        before="bank = F.normalize(torch.randn(44, 4))\n    def encode(x):\n        return net(x)",
+        loss="bank = bank.detach()\nbank[number] = encode(x)\nloss = F.cross_entropy(z @ bank.t(), number)",
+    ),
+    "a sum at a place of the batch": form(
+        method("put(self, rows, classes)", "self.kept[classes.min()] = rows.sum(0)"), after="net.put(z, y)"
+    ),
+    "a mean at a drawn place": form(
+        method("put(self, rows)", "self.kept[random.randrange(16)] = rows.mean(0)"), after="net.put(z)"
+    ),
 }
 
 

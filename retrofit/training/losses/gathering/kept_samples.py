@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import body_of, given_parameters, returns_of
+from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import variables_at
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.carried_state import variables_of_losses, writes_in_batches
 from retrofit.training.data.random_draws import draws_in_loop
 from retrofit.training.model.gradients import has_gradients
+from retrofit.training.torch_api.tensors import DETACHES
 
-from ..reductions.coupling import obstacle
+from ..reductions.coupling import coupled_nodes, obstacle
 from ..writes import Write
 from .gathered import reader_of_values
 from .kept_batches import keeps_batches
@@ -23,7 +28,7 @@ from .values import FIXED, PLAIN, SIZE, WHOLE
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-DETACHED = {"detach", "data", "detach_"}
+DETACHED = DETACHES | {"detach_"}
 PLACES = (ast.Name, ast.Attribute)
 
 
@@ -55,11 +60,10 @@ def kept_samples(project: Project, writes: list[Write]) -> list[KeptSamples]:
 
 def _is_replaced(write: Write) -> bool:
     """Return whether a state becomes another one: `last = outputs`, whose rows may be paired with the next batch's."""
-    places = [
-        ast.unparse(part) for part in walk(write.node) if isinstance(part, PLACES) and isinstance(part.ctx, ast.Load)
-    ]
-    is_whole = isinstance(write.node, ast.Assign) and write.name in [ast.unparse(t) for t in write.node.targets]
-    return is_whole and write.name not in places
+    node = write.node
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    places = (part for part in walk(node) if isinstance(part, PLACES) and isinstance(part.ctx, ast.Load))
+    return write.name in map(ast.unparse, targets) and write.name not in map(ast.unparse, places)
 
 
 def _counts_own_rows(project: Project, found: list[KeptSamples]) -> bool:
@@ -93,7 +97,9 @@ def _has_no_gradient(project: Project, node: ast.expr, scope: Scope) -> bool:
     if _ends_detached(node) or not has_gradients(project.analysis, scope, node):
         return True
     parts = list(walk(node))
-    if any(part in project.batch_values.calls for part in parts):
+    calls = [part for part in parts if isinstance(part, ast.Call)]
+    run = {inner for call in calls for inner, _ in calls_within(project.analysis, call, scope)}
+    if run & project.batch_values.calls:
         return False
     names = (part for part in parts if isinstance(part, ast.Name))
     return all(_is_of_no_gradient(project, name, scope) for name in names)
@@ -134,16 +140,21 @@ def _parameters_of_rows(project: Project, scope: Scope) -> tuple[str, ...]:
         kind = reader.value(use, scope).kind
         if kind == PLAIN and len(scope.bindings[name]) == 1:
             found.append(name)
-        elif kind != FIXED:
+        elif kind != FIXED or _is_drawn_apart(project, use, scope):
             return ()
     return tuple(found)
 
 
 def _only_keeps(project: Project, scope: Scope) -> bool:
-    """Return whether a function gives nothing back, runs no model, draws nothing, and has its states for itself."""
+    """Return whether a function gives nothing back, runs no model, draws nothing, and has its states for itself.
+
+    What it reads without being given it, but for these, is the same on all ranks, and no sum in it is made theirs.
+    """
     if any(not isinstance(value, ast.Constant) for value in returns_of(scope.node)):  # type: ignore[arg-type]
         return False
     nodes = list(own_nodes(scope.node))
+    if not coupled_nodes(project).isdisjoint(nodes):
+        return False  # of the rows of all ranks it would count each of them once for each rank
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if any(c in project.batch_values.calls or draws_in_loop(project, c, scope) for c in calls):
         return False
@@ -151,9 +162,15 @@ def _only_keeps(project: Project, scope: Scope) -> bool:
         project.analysis.functions_called(call, scope) or project.leads_to_collective(call, scope) for call in calls
     ):
         return False
-    places = [node for node in nodes if isinstance(node, PLACES)]
-    read = {variable for node in places for variable in variables_at(project.analysis, node, scope)}
-    return all(write.scope is scope for variable, write in writes_in_batches(project) if variable in read)
+    places = {node: variables_at(project.analysis, node, scope) for node in nodes if isinstance(node, PLACES)}
+    read = set().union(*places.values())
+    written = [(variable, write) for variable, write in writes_in_batches(project) if variable in read]
+    if any(write.scope is not scope for _, write in written):
+        return False
+    own = {variable for variable, _ in written}
+    names = [node for node in places if isinstance(node, ast.Name) and not own.intersection(places[node])]
+    reader = reader_of_values(project)
+    return all(scope in dict(places[name]) or reader.value(name, scope).kind == FIXED for name in names)
 
 
 def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
@@ -180,6 +197,19 @@ def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
         has_whole |= kind == WHOLE
         if kind == PLAIN:
             found.append(node)
-        elif kind not in (FIXED, WHOLE):
+        elif kind not in (FIXED, WHOLE) or _is_drawn_apart(project, node, write.scope):
             return None
     return found if found or has_whole else None
+
+
+def _is_drawn_apart(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether each rank draws for itself what is not gathered: slots[random.randrange(4)] = rows."""
+    gathered = reader_of_values(project).gathered
+
+    def through(origin: Origin) -> Iterable[Origin]:
+        part = origin.node
+        is_common = isinstance(part, ast.Call) and project.leads_to_collective(part, origin.scope)
+        return () if is_common or part in gathered else inputs(project.analysis, origin)
+
+    found = origins(project.analysis, [Origin(node, scope)], through)
+    return any(isinstance(o.node, ast.Call) and draws_in_loop(project, o.node, o.scope) for o in found)
