@@ -97,6 +97,12 @@ class Scope:
             scope = scope.parent
         return None
 
+    def only_value(self, name: str) -> ast.expr | None:
+        """Return the expression that a name is set to here, once and by nothing else; None for other names."""
+        bindings = self.bindings.get(name, [])
+        is_one = len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path
+        return bindings[0].value if is_one else None
+
     def enclosing_class(self) -> Scope | None:
         """Return the class whose method this is, seen through nested functions."""
         scope: Scope | None = self

@@ -243,9 +243,8 @@ def _asked_by_caller(scope: Scope, sites: list[CallSite], name: ast.Name) -> ast
     if given is None or given[1] is not sites[0].scope:
         return None
     value, where = given
-    bindings = where.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
-    if len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path and bindings[0].value is not None:
-        value = bindings[0].value
+    if isinstance(value, ast.Name):
+        value = where.only_value(value.id) or value
     return value if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp)) else None
 
 

@@ -157,6 +157,7 @@ def test_a_mean_is_divided_by_the_samples_of_all_processes(lines: str, expected:
         "loss = losses.mean() / x.shape[1]",
         "loss = losses.mean() * (1 / x.shape[1])",
         "n = 1 / len(x)\nloss = losses.sum() * n",
+        "from math import *\ne = float(e)\nloss = losses.mean() * e",
         "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean() * (1 / len(x))",
         "loss = weighed(losses)",
         "loss = 0\nfor j in range(len(x)):\n    loss += losses[j : j + 1].mean() / len(x)",

@@ -175,10 +175,9 @@ def _variables(
 
 def _entry(use: Use) -> ast.Subscript | None:
     """Return `loaders[phase]`, of which a loop draws, or a variable that is set to it once; None for anything else."""
-    node: ast.expr | None = use.expression
-    bindings = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
-    if len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path:
-        node = bindings[0].value
+    node = use.expression
+    if isinstance(node, ast.Name):
+        node = use.scope.only_value(node.id) or node
     return node if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) else None
 
 

@@ -179,20 +179,24 @@ def inverted(node: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr, bool] | 
 
     A variable is followed to the one expression that it is; read again, it is a factor elsewhere, too.
     """
-    if isinstance(node, ast.Name):
-        bindings = scope.bindings.get(node.id, [])
-        value = bindings[0].value if len(bindings) == 1 and not bindings[0].path else None
-        found = inverted(value, scope) if value is not None and bindings[0].kind == "value" else None
-        reads = [part for part in own_nodes(scope.node) if isinstance(part, ast.Name) and part.id == node.id]
-        return (*found[:2], found[2] and len(reads) == 2) if found is not None else None
-    if isinstance(node, ast.UnaryOp):
-        return inverted(node.operand, scope)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return node.left, node.right, True
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and ast.unparse(node.right) in ("-1", "-1.0"):
-        return ast.Constant(1), node.left, True
-    number = converted(node) if isinstance(node, ast.Call) else None
-    return inverted(number, scope) if number is not None else None
+    inner: ast.expr | None = node
+    names: set[str] = set()
+    while inner is not None and not isinstance(inner, ast.BinOp):
+        if isinstance(inner, ast.Name) and inner.id not in names:
+            names.add(inner.id)
+            inner = scope.only_value(inner.id)
+        elif isinstance(inner, ast.UnaryOp):
+            inner = inner.operand
+        else:
+            inner = converted(inner) if isinstance(inner, ast.Call) else None
+    if inner is not None and isinstance(inner.op, ast.Div):
+        pair = inner.left, inner.right
+    elif inner is not None and isinstance(inner.op, ast.Pow) and ast.unparse(inner.right) in ("-1", "-1.0"):
+        pair = ast.Constant(1), inner.left
+    else:
+        return None
+    read = [part.id for part in own_nodes(scope.node) if isinstance(part, ast.Name)] if names else []
+    return *pair, all(read.count(name) == 2 for name in names)  # where it is set, and here
 
 
 def without_guard(node: ast.expr) -> ast.expr:
