@@ -233,5 +233,4 @@ def kind_by_pattern(node: ast.Call, found: Kind, scope: Scope) -> Kind:
         return replace(found, axis=place)
     if how in (kinds.SUM, kinds.MEAN):
         return kinds.reduced(found, how, (node, scope), None, False)
-    leaf = frozenset([(node, scope)])
-    return Kind(frozenset([kinds.COUPLED]), 0, found.leaves | leaf, found.coupled | leaf)
+    return kinds.coupled_by(found, (node, scope))

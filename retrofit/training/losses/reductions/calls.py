@@ -82,7 +82,7 @@ class CallReader:
     def kind(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         called = self.analysis.called(node, scope)
         if GATHER_BATCH in called:
-            return kinds.CONSTANT
+            return CONSTANT
         if called & (GLOBAL_REDUCTIONS | LOSS_READS):
             return kinds.of(kinds.GLOBAL)
         terms = terms_at(self.analysis, node, scope)
@@ -104,14 +104,14 @@ class CallReader:
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
         if any(value.builder == WHOLE_BATCH_LOSS for value in made):
             return kinds.of(kinds.GLOBAL)
-        if DISTRIBUTE_CRITERION in {*(value.builder for value in made), *self.analysis.called(node, scope)}:
+        if DISTRIBUTE_CRITERION in {*(value.builder for value in made), *called}:
             return kinds.of(kinds.MEAN)
-        if SUM_LOSS in self.analysis.called(node, scope):
+        if SUM_LOSS in called:
             return kinds.of(kinds.WHOLE)
         if any(value.builder.rpartition(".")[2][:1].isupper() for value in made):
             found, coupled = self._of_object(node, scope, frame, keys), self._coupled_in(node, scope, frame)
             return replace(found, coupled=found.coupled | coupled) if coupled else found
-        if GRADIENT_FUNCTIONS & self.analysis.called(node, scope):
+        if GRADIENT_FUNCTIONS & called:
             return self._of_gradients(node, scope, frame)
         passed_on = self._passed_on(node, scope, keys)
         if passed_on:
@@ -198,9 +198,8 @@ class CallReader:
             return CONSTANT
         if name in ("mm", "matmul") and given and rest:
             return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
-        if (
-            name in DOTS and given and rest and self._module_of(node, scope) != "numpy"
-        ):  # of vectors: a product, summed up
+        is_dot = name in DOTS and self._module_of(node, scope) != "numpy"
+        if is_dot and given and rest:  # of vectors: a product, summed up
             found = self.reader.operation(ast.Mult(), given[0], rest[0], scope, frame, node)
             return self.noted(kinds.reduced(found, kinds.SUM, (node, scope), None, False), node)
         if name == "tensordot" and given and rest:
@@ -266,12 +265,12 @@ class CallReader:
                 return self._counted(node, name, found, scope)
             if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
                 return self._of_all_entries(node, name, found, given[0], rest, scope)
-            if found.axis >= NORMALIZED_FROM.get(name, found.axis + 1):
-                return _over_samples(found, (node, scope))
-            if name == "batch_norm" and _is_training(node):
-                return _over_samples(found, (node, scope))
-            if name in ALONG_AXIS and found.axis in (kinds.FLAT, axis_along(node, name, rest, scope)):
-                return _over_samples(found, (node, scope))
+            is_over_samples = found.axis >= NORMALIZED_FROM.get(name, found.axis + 1)
+            is_over_samples |= name == "batch_norm" and _is_training(node)
+            if name in ALONG_AXIS:
+                is_over_samples |= found.axis in (kinds.FLAT, axis_along(node, name, rest, scope))
+            if is_over_samples:
+                return kinds.coupled_by(found, (node, scope), kinds.ROWS, found.axis)
             changed = reshaped(node, name, found, rest, scope, self._sizes(scope, frame))
             return changed if name in SHAPED_LIKE else self._with_others(changed, node, rest, scope, frame)
         reduction = library_reduction(self.analysis, node, scope)
@@ -322,11 +321,10 @@ class CallReader:
             axes = (-1,)
         if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
             return found
-        leaf = frozenset([(node, scope)])
         if raised_norm(node, ast.Constant(1), scope) is not None:  # the sum of the absolute values
             return self.noted(kinds.reduced(kinds.nonlinear(found), kinds.SUM, (node, scope), None, False), node)
         part = kinds.ROWS if name in SORTS and (name not in SORTS_ALL or axes is not None) else kinds.COUPLED
-        return Kind(frozenset([part]), found.axis, found.leaves | leaf, found.coupled | leaf)
+        return kinds.coupled_by(found, (node, scope), part, found.axis)
 
     def _counted(self, node: ast.Call, name: str, found: Kind, scope: Scope) -> Kind:
         """Return the kind of what counts values in the batch: a sum, where as many are counted in each process."""
@@ -378,12 +376,6 @@ class CallReader:
 
     def _joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
-
-
-def _over_samples(kind: Kind, leaf: Leaf) -> Kind:
-    """Return the kind of rows each of which is computed from all others: softmax over the samples."""
-    leaves = frozenset([leaf])
-    return Kind(frozenset([kinds.ROWS]), kind.axis, kind.leaves | leaves, kind.coupled | leaves)
 
 
 def _is_training(node: ast.Call) -> bool:

@@ -148,6 +148,11 @@ def reduced(kind: Kind, how: str, leaf: Leaf, axes: tuple[int, ...] | None, keep
     return Kind(frozenset([part]), 0, kind.leaves | {leaf}, kind.coupled, settings, kind.unclear)
 
 
+def coupled_by(kind: Kind, leaf: Leaf, part: str = COUPLED, axis: int = 0) -> Kind:
+    """Return the kind of what a leaf computes from several samples together: a norm over them, ROWS of a softmax."""
+    return Kind(frozenset([part]), axis, kind.leaves | {leaf}, kind.coupled | {leaf})
+
+
 def without_gradient(kind: Kind) -> Kind:
     """Return the kind of a sum or a mean without its gradient, which couples samples where it is a factor of a loss."""
     if kind.parts == {COUPLED}:

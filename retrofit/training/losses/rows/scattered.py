@@ -36,8 +36,7 @@ def put_by(reader: LossReader, call: ast.Call, scope: Scope, frame: Frame | None
     found = kinds.join(reader.kind(part, scope, frame) for part in given)
     coupled = found.coupled | found.leaves
     if found.has_rows and _adds_up_by_group(reader, call, scope):
-        leaf = frozenset([(call, scope)])
-        return Kind(frozenset([kinds.COUPLED]), 0, found.leaves | leaf, found.coupled | leaf)
+        return kinds.coupled_by(found, (call, scope))
     return replace(kinds.of(kinds.ROWS, kinds.FLAT), coupled=coupled) if coupled else CONSTANT
 
 
