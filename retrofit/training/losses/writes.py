@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.scopes import Scope
-from retrofit.training.torch_api.tensors import RETURNS_ITSELF
+from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.values.inference import Analysis
+from retrofit.training.torch_api.tensors import OPERATORS, RETURNS_ITSELF
 
 EMPTYING = RETURNS_ITSELF | {"zero_", "fill_", "normal_", "uniform_"}
 
@@ -64,3 +66,25 @@ def _without_parts(node: ast.expr) -> tuple[ast.expr, bool]:
 def _is_of_tensor(node: ast.Attribute) -> bool:
     is_layers = node.attr == "weight" and not (isinstance(node.value, ast.Name) and node.value.id == "self")
     return is_layers or node.attr == "data" or node.attr.endswith("_")
+
+
+def changes_in_place(analysis: Analysis, scope: Scope) -> dict[str, list[ast.AugAssign]]:
+    """Return `loss.div_(n)` and the like, statements of their own in a scope, as `loss /= n`, by name."""
+    known: dict[Scope, dict[str, list[ast.AugAssign]]] = analysis.fact("changes in place", dict)
+    if scope not in known:
+        known[scope] = _in_place(scope)
+    return known[scope]
+
+
+def _in_place(scope: Scope) -> dict[str, list[ast.AugAssign]]:
+    found: dict[str, list[ast.AugAssign]] = defaultdict(list)
+    for node in own_nodes(scope.node):
+        call = node.value if isinstance(node, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
+            continue
+        operator = OPERATORS.get(call.func.attr[:-1]) if call.func.attr.endswith("_") else None
+        if isinstance(call.func.value, ast.Name) and operator is not None:
+            statement = ast.copy_location(ast.AugAssign(call.func.value, operator, call.args[0]), node)
+            scope.source.parents[statement] = scope.source.parents[node]
+            found[call.func.value.id].append(statement)
+    return found

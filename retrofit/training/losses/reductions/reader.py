@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -16,17 +15,18 @@ from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, ent
 from retrofit.analysis.flow.stored import changes_of, stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, own_nodes
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.torch_api.modules import PARAMETERS, is_layer_class
 from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
-from retrofit.training.torch_api.tensors import JOINS, OPERATORS, SHAPE_ATTRIBUTES, SUMS_OF_SEVERAL
+from retrofit.training.torch_api.tensors import JOINS, SHAPE_ATTRIBUTES, SUMS_OF_SEVERAL
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..rows.scattered import scattered
 from ..wrapped import objects_inside
+from ..writes import changes_in_place
 from . import kinds
 from .axes import after_index, is_of_whole
 from .calls import CallReader
@@ -77,7 +77,6 @@ class LossReader:
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self.in_models: set[ast.expr] = set()  # sums and means over the batch in what a model does with its inputs
         self._before_batches = set(_before_batches(project))
-        self._in_place: dict[Scope, dict[str, list[ast.AugAssign]]] = {}
         self.first_unread: tuple[ast.expr, Scope] | None = None  # past MOST_STEPS
         # Of itself an expression has what it has anyway.
         self._known: Memory[Kind] = Memory(CONSTANT, kinds.of(kinds.UNKNOWN))
@@ -146,9 +145,7 @@ class LossReader:
         first = kinds.join([first, *self._put_in(node, scope, frame, keys), *scattered(self, node.id, owner, frame)])
         for binding in changed:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
-        if owner not in self._in_place:
-            self._in_place[owner] = _in_place(owner)
-        for statement in self._in_place[owner].get(node.id, []):
+        for statement in changes_in_place(self.analysis, owner).get(node.id, []):
             first = self.changed(first, statement, owner, frame)
         return first
 
@@ -388,22 +385,6 @@ def _is_added_to(name: str, node: ast.expr) -> bool:
 def _is_of_sample(kind: Kind) -> bool:
     """Return whether this is what one sample gives in a loop over them, also divided by their number."""
     return not kind.has_rows or kind.parts == {kinds.SHARE}
-
-
-def _in_place(scope: Scope) -> dict[str, list[ast.AugAssign]]:
-    """Return `loss.div_(n)` and the like, statements of their own in a scope, as `loss /= n`, by name."""
-    found: dict[str, list[ast.AugAssign]] = defaultdict(list)
-    for node in own_nodes(scope.node):
-        call = node.value if isinstance(node, ast.Expr) else None
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
-            continue
-        operator = OPERATORS.get(call.func.attr[:-1]) if call.func.attr.endswith("_") else None
-        if isinstance(call.func.value, ast.Name) and operator is not None:
-            name = call.func.value.id
-            statement = ast.copy_location(ast.AugAssign(call.func.value, operator, call.args[0]), node)
-            scope.source.parents[statement] = scope.source.parents[node]
-            found[name].append(statement)
-    return found
 
 
 def _before_batches(project: Project) -> Iterator[Scope]:
