@@ -15,13 +15,13 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES, REGISTER_BUFFER
-from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
+from retrofit.training.torch_api.tensors import COPIED_ALONG, DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 if TYPE_CHECKING:
     from .. import Project
 
 MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
-REPEATED = VIEWS | REPEATS | {"repeat", "repeat_interleave", "tile"}
+REPEATED = VIEWS | REPEATS | COPIED_ALONG
 NUMBERED = frozenset({"range"})  # [... for _ in range(batch_size)]
 MAKES_ROWS = MADE | REPEATED | NUMBERED
 

@@ -37,6 +37,7 @@ SQUEEZES = frozenset({"squeeze", "unsqueeze"})
 RESHAPES = VIEWS | FLATTENS | SQUEEZES
 # The same entries, repeated along a dimension.
 REPEATS = frozenset({"expand", "expand_as"})
+COPIED_ALONG = frozenset({"repeat", "repeat_interleave", "tile"})
 # The same entries with their dimensions in another order: methods, attributes.
 TRANSPOSES = frozenset({"t", "transpose", "permute", "swapaxes", "movedim"})
 TRANSPOSED = frozenset({"T", "mT"})

@@ -89,9 +89,7 @@ def _without_counter(analysis: Analysis, node: ast.expr, scope: Scope) -> Place:
 
 
 def _counts(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
-    return isinstance(node, ast.Call) and bool(
-        analysis.called(node, scope) & (NUMBERS | {"itertools.count", "numpy.arange"})
-    )
+    return isinstance(node, ast.Call) and bool(analysis.called(node, scope) & (NUMBERS | {"numpy.arange"}))
 
 
 def gives_batches(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -16,6 +16,7 @@ from retrofit.training.torch_api.tensors import (
     CLAMPS,
     COMPARISONS,
     CONVERTS,
+    COPIED_ALONG,
     DETACHES,
     DRAWN,
     DRAWN_LIKE,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 SAME = SAME_ARRAY | DETACHES | INTEGER_CASTS | MASK_CASTS | {"requires_grad_", "squeeze", "dropout"}
 SAME |= TENSOR_CLASSES | CONVERTS  # also Variable(x) of old scripts
 OF_ENTRIES = (ENTRYWISE | COMPARISONS | NONLINEAR | CLAMPS | REPEATS | SAME) - JOINS - SPLITS
-REORDERING = JOINS | {"repeat", "repeat_interleave", "tile"}
+REORDERING = JOINS | COPIED_ALONG
 # Functions along an axis, with the axis where none is given; the rest is along all of them.
 ALONG = REDUCTIONS | SORTS | {"softmax", "log_softmax", "normalize", "cumsum", "argmax", "argmin", "amax", "amin"}
 DEFAULT_AXES = {"normalize": 1, "sort": -1, "argsort": -1, "topk": -1, "softmax": 1, "log_softmax": 1}

@@ -16,7 +16,7 @@ from retrofit.training.data.loaders import TRAIN, Loader
 from retrofit.training.data.shards import builders_of, places_given
 from retrofit.training.torch_api.data import BATCH_SAMPLER
 from retrofit.training.torch_api.runtime import KEEPS_BATCHES, TRAINING_SHARES
-from retrofit.training.torch_api.tensors import REPEATS, VIEWS
+from retrofit.training.torch_api.tensors import COPIED_ALONG, REPEATS, VIEWS
 
 from ..rows.rows_by_place import PLACES, taken_by_place
 from .gathered import gathering_of_parts, reader_with
@@ -25,7 +25,7 @@ from .values import SIZE, SIZE_IN_ROWS, ValueReader
 if TYPE_CHECKING:
     from retrofit.training import Project
 
-REPEATED = REPEATS | {"repeat", "repeat_interleave", "tile"}
+REPEATED = REPEATS | COPIED_ALONG
 CLASS_COUNTS = {"one_hot", "eye"}  # functions that are told how many classes there are
 
 

@@ -37,7 +37,7 @@ def samples_that_meet(
     `can_be`: tells cheaply which operands count. The kind of any takes far longer to find.
     """
     if isinstance(node, ast.Call) and EINSUMS & project.analysis.called(node, scope):
-        return _of_einsum(project, node, scope) if all(map(can_be, (equation_of(node) or (0, 0, []))[2])) else None
+        return _of_einsum(project, node, scope, can_be)
     given = _operands(project.analysis, node, scope)
     if given is None or not all(map(can_be, given)):
         return None
@@ -101,12 +101,14 @@ def _swaps_last_axes(node: ast.expr) -> bool:
     return {ast.unparse(part) for part in node.args[-2:]} == {"-1", "-2"}
 
 
-def _of_einsum(project: Project, node: ast.Call, scope: Scope) -> Operands | None:
+def _of_einsum(project: Project, node: ast.Call, scope: Scope, can_be: Callable[[ast.expr], bool]) -> Operands | None:
     """Return the operands of einsum("tbc,tdc->tbd", x, y), in which the samples of each have a letter of their own."""
     equation = equation_of(node)
     if equation is None or len(equation[2]) != 2 or "." in equation[1]:
         return None
     inputs, output, operands = equation
+    if not all(map(can_be, operands)):
+        return None
     letters = []
     for operand, part in zip(inputs, operands):
         axis = _axis(project, part, scope)
