@@ -20,6 +20,7 @@ from retrofit.training.torch_api.randomness import (
     SYSTEM_DRAWS,
     TORCH,
     TORCH_DRAWS,
+    TORCH_GENERATORS,
     TRANSFORMS,
 )
 
@@ -103,11 +104,9 @@ def is_drawn(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_own_stream(project: Project, builder: ast.Call, scope: Scope) -> bool:
-    name = last_name(builder)
-    if name in ("Generator", "manual_seed"):  # of torch, which begins where all others do
-        return name == "manual_seed" and seeds.is_drawn(project.analysis, builder, scope, shared=True)
-    is_given = bool(builder.args or builder.keywords)
-    return not is_given or seeds.is_drawn(project.analysis, builder, scope, shared=True)
+    is_of_torch = bool(project.analysis.called(builder, scope) & TORCH_GENERATORS)  # they begin where all others do
+    is_given = last_name(builder) == "manual_seed" if is_of_torch else bool(builder.args or builder.keywords)
+    return seeds.is_drawn(project.analysis, builder, scope, shared=True) if is_given else not is_of_torch
 
 
 def _calls_in_loops(project: Project) -> set[ast.AST]:
