@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import objects_made
 from retrofit.analysis.flow.reaching_definitions import live_bindings
@@ -203,12 +204,8 @@ def _fills_missing(project: Project, node: ast.AST, scope: Scope) -> bool:
     inner: ast.AST = node
     for outer in scope.source.ancestors(node):
         if isinstance(outer, ast.If):
-            is_body = inner in outer.body
-            tests = (
-                (f"{whole} is None", f"{key} not in {kept}")
-                if is_body
-                else (f"{whole} is not None", f"{key} in {kept}")
-            )
+            missing, there = (f"{whole} is None", f"{key} not in {kept}"), (f"{whole} is not None", f"{key} in {kept}")
+            tests = missing if is_in_body(outer, inner) else there
             if ast.unparse(outer.test).removesuffix(".keys()") in tests:
                 return True
         inner = outer
