@@ -12,7 +12,6 @@ from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Member, Result
 from retrofit.rules.catalog import CATALOG
-from retrofit.rules.data.batch_size_in_shape import incomplete_batches
 from retrofit.rules.edits.at_run_time import is_function, refused_at_run_time
 from retrofit.rules.finding import Finding, found
 from retrofit.rules.refusals.kinds import KINDS
@@ -30,7 +29,7 @@ from retrofit.training.model.models import Call
 from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
-from retrofit.training.steps.skipped_steps import early_returns, skips
+from retrofit.training.steps.skipped_steps import early_returns, incomplete_batches, skips
 from retrofit.training.steps.steps_in_batches import are_flattened, steps_in_batches
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS

@@ -175,3 +175,19 @@ def _is_step(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     functions = list(functions_reached(analysis, [(node, scope)]))
     parts = (part for function in functions for part in own_nodes(function.node))
     return not functions or any(isinstance(part, ast.Attribute) and part.attr in OF_STEPS for part in parts)
+
+
+def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
+    """Yield `if len(images) < batch_size: continue`: of the last batch one process may have less than another."""
+    loops = {path.loops[0][0] for path in project.paths}
+    for node, scope in project.in_batches:
+        if not isinstance(node, ast.If) or scope.source.parents[node] not in loops or not _compares(node.test):
+            continue
+        assert isinstance(node.test, ast.Compare)
+        for part in (node.test.left, *node.test.comparators):
+            if (part, scope) in project.batch_sizes and isinstance(node.body[-1], (ast.Continue, ast.Break)):
+                yield node, part, scope
+
+
+def _compares(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.NotEq, ast.Lt, ast.Gt))

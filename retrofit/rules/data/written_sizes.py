@@ -1,0 +1,162 @@
+"""Batch sizes in the shapes of what the steps of a training make, or of what is made for them before."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from retrofit.analysis.calls import given_parameters, last_name
+from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.calls.graph import functions_reached
+from retrofit.analysis.flow.calls.parameters import given_for
+from retrofit.analysis.nodes import walk
+from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.training import Project
+from retrofit.training.data.draws.draw import CALL
+from retrofit.training.data.draws.slices.layout import layout_functions
+from retrofit.training.data.made_before import made_before, of_losses, repeats_list
+from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
+from retrofit.training.model.gradients import has_gradients
+from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
+from retrofit.training.torch_api.runtime import OWN_SAMPLES
+from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
+
+Made = Union[ast.Call, ast.BinOp]
+SPLIT = {"own_batch_size", "micro_batch", "batch_of_ranks", "whole_batch_size", "samples_per_step"}
+SHAPED = VIEWS | REPEATS | FILLED | DRAWN | NEW | TENSOR_CLASSES | {"repeat", "fill", "range"}
+
+
+@dataclass(frozen=True)
+class WrittenSize:
+    """A batch size, as large as it is written, in the shape of something: `size` of torch.ones(size, 2).
+
+    `where`: the scope of the size, which a call of the function may give. `is_kept`: the rows are there before the
+    batches, or an evaluation has as many, so that the size stays.
+    """
+
+    made: Made
+    scope: Scope
+    size: ast.expr
+    where: Scope
+    is_kept: bool
+
+
+def written_sizes(project: Project) -> Iterator[WrittenSize]:
+    """Yield the batch sizes that are taken for the size of the batch in hand, each once."""
+    known = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
+    known |= {*gathering(project).sizes, *_of_steps(project)}  # the former over all ranks, by RF303
+    before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
+    settled = {*layout_functions(project), *_drawing(project)}
+    for node, scope in dict.fromkeys([*_made_in_batches(project), *before]):
+        given = _given(node) if scope not in settled else []
+        for size, where in [place for part in given for place in _sizes_of(project, part, scope)]:
+            if size in known or is_of_whole_rows(project, size, where):
+                continue
+            known.add(size)  # a variable may be read several times
+            outer = where.source.parents[size]
+            if isinstance(outer, ast.Call) and last_name(outer) in SPLIT:
+                continue
+            is_set_before = (node, scope) not in before and size not in project.nodes_in_batches
+            is_kept = is_set_before or before.get((node, scope)) or _is_evaluated(project, node, scope, before)
+            yield WrittenSize(node, scope, size, where, bool(is_kept))
+
+
+def _made_in_batches(project: Project) -> Iterator[tuple[Made, Scope]]:
+    for node, scope in project.in_batches:
+        if isinstance(node, (ast.Call, ast.BinOp)) and _is_shaped(project, node, scope):
+            yield node, scope
+
+
+def _drawing(project: Project) -> Iterator[Scope]:
+    """Yield the functions that make a batch of as many samples as they are told: of all ranks, where RF115 says so."""
+    drawn = [(draw.node, draw.scope) for draw in project.draws.batches.values() if draw.kind == CALL]
+    for node, scope in project.in_batches:
+        if isinstance(node, ast.Call) and project.analysis.called(node, scope) & OWN_SAMPLES:
+            drawn += [(part, scope) for part in node.args]  # it is split already
+    calls = [(node, scope) for node, scope in drawn if isinstance(node, ast.Call)]
+    yield from (function.scope for function in functions_reached(project.analysis, calls))
+
+
+def _is_shaped(project: Project, node: Made, scope: Scope) -> bool:
+    """Return whether something is given the shape of what it makes: a call, or the product `[0] * batch_size`.
+
+    Also by a distribution, `noise.sample((8,))`, but for noise of what is only shown.
+    """
+    if not isinstance(node, ast.Call):
+        return repeats_list(node)
+    names = project.analysis.called(node, scope)
+    is_sample = any(name.startswith(DISTRIBUTIONS) and name.rpartition(".")[2] in SAMPLES for name in names)
+    return (is_sample or last_name(node) in SHAPED) and not _is_only_shown(project, node, scope)
+
+
+def _is_only_shown(project: Project, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call draws, without gradients, what no loss is computed from: noise for pictures."""
+    is_drawn = last_name(call) in DRAWN and call not in of_losses(project)
+    return is_drawn and not has_gradients(project.analysis, scope, call)
+
+
+def _is_evaluated(project: Project, node: Made, scope: Scope, before: Container[tuple[Made, Scope]]) -> bool:
+    """Return whether an evaluation, whose batches stay whole, uses the variable that is set to what is made before."""
+    if (node, scope) not in before:
+        return False
+    statement = scope.source.statement(node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = {ast.unparse(target) for target in targets}
+    loops = [evaluation.loop for evaluation in project.evaluations]
+    return any(
+        isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part) in names
+        for loop in loops
+        if node not in walk(loop)
+        for part in walk(loop)
+    )
+
+
+def _sizes_of(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+    """Yield the batch sizes in an expression, as large as they are written: `batch // parts`, and not `batch`.
+
+    Also what the steps alone give for a parameter in it, noise(batch_size), where there is noise(16), and what a
+    variable is set to in a step, where it can be another number: `groups = 1 if whole else batch_size`.
+    """
+    either = [place for place in _either(project, node, scope) if place in project.batch_sizes]
+    if (node, scope) in project.batch_sizes:
+        yield node, scope  # type: ignore[misc]
+    elif either:
+        yield from either
+    elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in given_parameters(scope):
+        for given, where, _ in given_for(project.analysis, node.id, scope, (), project.nodes_in_batches):
+            if given in project.nodes_in_batches and (given, where) in project.batch_sizes:
+                yield given, where
+    else:
+        for part in ast.iter_child_nodes(node):
+            yield from _sizes_of(project, part, scope)
+
+
+def _either(project: Project, node: ast.AST, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what a variable is set to, each side of a condition by itself."""
+    bindings = bindings_of(project.analysis, node, scope) if isinstance(node, ast.Name) else []
+    waiting = [(binding.value, where) for binding, where in bindings if binding.kind == "value" and not binding.path]
+    found: list[tuple[ast.expr, Scope]] = []
+    while waiting:
+        value, where = waiting.pop()
+        if isinstance(value, ast.IfExp):
+            waiting += [(value.body, where), (value.orelse, where)]
+        elif value is not None:
+            found.append((value, where))
+    return found
+
+
+def _given(node: Made) -> list[ast.expr]:
+    """Return what the shape of something is written in: arguments, the factors of `[0] * batch_size`."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    return [*node.args, *(keyword.value for keyword in node.keywords)]
+
+
+def _of_steps(project: Project) -> Iterator[ast.expr]:
+    """Yield what the number of steps of a loop is divided by, `range(len(data) // batch_size)`: no size of a batch."""
+    for loop in (loop for path in project.paths for loop, _ in path.loops if isinstance(loop, ast.For)):
+        for part in walk(loop.iter):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Div, ast.FloorDiv)):
+                yield from (inner for inner in walk(part.right) if isinstance(inner, ast.expr))
