@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import functions_reached
+from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, Result
-from retrofit.training.torch_api.modules import SETS_ATTRIBUTE
+from retrofit.analysis.values.kinds import Instance, Result, Value
+from retrofit.training.torch_api.modules import SETS_ATTRIBUTE, WITH_PARAMETERS
 
 from ..modules import is_module
 
 if TYPE_CHECKING:
     from ... import Project
 
-WITH_WEIGHTS = re.compile(
-    r"Linear|Conv|Norm|Embedding|RNN|LSTM|GRU|Attention|Transformer|Sequential|Module(List|Dict)|PReLU|Parameter"
-)
-GROWS = frozenset({"append", "extend", "insert"})
+WITH_WEIGHTS = (
+    *WITH_PARAMETERS, "InstanceNorm", "Lazy", "ModuleDict", "ModuleList", "Parameter", "RMSNorm", "Sequential",
+    "SyncBatchNorm",
+)  # fmt: skip
 
 
 def late_layers(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
@@ -53,7 +53,7 @@ def _set(node: ast.AST, own: str) -> Iterator[ast.expr]:
         holder = node.func.value
         if name in SETS_ATTRIBUTE and len(node.args) == 2 and _is_named(holder, own):
             yield node.args[1]
-        elif name in GROWS and node.args and _is_of(holder, own):
+        elif name in GROWS_LIST and node.args and _is_of(holder, own):
             yield node.args[-1]
 
 
@@ -67,10 +67,12 @@ def _is_named(node: ast.expr, own: str) -> bool:
 
 def _is_made_here(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a layer with weights that the same function makes."""
-    own = set(own_nodes(scope.node))
-    for value in analysis.evaluate(node, scope):
-        if isinstance(value, Instance) and value.call in own and is_module(analysis, value):
-            return True
-        if isinstance(value, Result) and value.call in own and value.builder.startswith("torch.nn."):
-            return WITH_WEIGHTS.search(value.builder.rpartition(".")[2]) is not None
-    return False
+    made = {node for node in own_nodes(scope.node) if isinstance(node, ast.Call)}
+    return any(_has_weights(analysis, v) for v in analysis.evaluate(node, scope) if getattr(v, "call", None) in made)
+
+
+def _has_weights(analysis: Analysis, value: Value) -> bool:
+    if isinstance(value, Result):
+        package, _, name = value.builder.rpartition(".")
+        return package.startswith("torch.nn") and name.startswith(WITH_WEIGHTS)
+    return isinstance(value, Instance) and is_module(analysis, value)
