@@ -74,6 +74,9 @@ FORMS = [
     "for kind in vars(module).values():\n"
     "        if inspect.isclass(kind) and issubclass(kind, BaseModel) and kind is not BaseModel:\n"
     "            found = kind",
+    "for key, kind in vars(module).items():\n        if key == 'BaseModel' or not inspect.isclass(kind):\n"
+    "            continue\n        if kind.__module__ == 'models.plain' and issubclass(kind, BaseModel):\n"
+    "            found = kind",
     "for key, kind in inspect.getmembers(module, inspect.isclass):\n"
     "        if issubclass(kind, BaseModel):\n            found = kind",
     "found = [kind for key, kind in inspect.getmembers(module) if key.lower() == wanted][0]",
@@ -82,10 +85,10 @@ FORMS = [
 ]  # fmt: skip
 
 
-def conversion(folder: Path, form: str) -> Conversion:
+def conversion(folder: Path, form: str, settings: str = "") -> Conversion:
     (folder / "models").mkdir()
     files = {"models/__init__.py": "", "models/base.py": BASE, "models/plain.py": PLAIN, "models/old.py": "x = 1\n"}
-    for name, text in {**files, "train.py": TRAIN.replace("FIND", form)}.items():
+    for name, text in {**files, "train.py": settings + TRAIN.replace("FIND", form)}.items():
         (folder / name).write_text(text)
     return plan_conversion(read_project(folder / "train.py"))
 
@@ -97,3 +100,9 @@ def test_the_class_that_is_found_is_followed(tmp_path: Path, form: str) -> None:
     changed = {file.source.name: file.text for file in result.files}
     assert "self.net = rd.distribute_model(self.net)" in changed["models/plain.py"]
     assert "loader = rd.distribute_loader(loader)" in changed["train.py"] and "models/base.py" not in changed
+
+
+def test_a_text_that_is_computed_from_an_imported_one_of_its_name(tmp_path: Path) -> None:
+    settings = "from settings import *\n\nchosen = chosen.lower()\n"
+    form = "for key, kind in vars(module).items():\n        if key.lower() == chosen:\n            found = kind"
+    assert not conversion(tmp_path, form, settings).refusals

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..calls import CallSite, last_name, returns_of, takes
+from ..calls import CallSite, last_name, returns_of, takes, without_methods
 from ..nodes import walk
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP, VARS
 from ..scopes import Scope
@@ -28,7 +28,6 @@ ASKS_ABOUT = frozenset({"callable", "isinstance", "issubclass", "isclass", "isfu
 LISTS_MEMBERS = "getmembers"  # of inspect
 TESTS_OF_CLASSES = frozenset({"issubclass", "isclass"})
 SAME_TEXT = frozenset({"lower", "upper", "casefold", "strip", "title", "capitalize"})
-ALL = ast.Constant(None)  # in place of a name
 FINDS_CLASSES = frozenset({"__subclasses__", "getmembers", "import_module", "locate", "import_string"})
 
 
@@ -61,9 +60,15 @@ def taken_by_text(analysis: Analysis, node: ast.Call, values: Values) -> Values:
 
 def members_by_text(analysis: Analysis, values: Values, name: ast.expr) -> Values:
     """Return the functions and classes of modules that a text can be the name of, whatever the name is if written."""
-    modules = [value for value in values if isinstance(value, LocalModule)]
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
+        modules = (value for value in values if isinstance(value, LocalModule))
         return frozenset().union(*(analysis.members(module, name.value) for module in modules))
+    return _all_members(analysis, values)
+
+
+def _all_members(analysis: Analysis, values: Values) -> Values:
+    """Return the functions and classes that modules have under any name."""
+    modules = [value for value in values if isinstance(value, LocalModule)]
     named = [analysis.members(module, inner) for module in modules for inner in _names_of(analysis, module.scope)]
     return frozenset(value for values in named for value in values if isinstance(value, (LocalClass, LocalFunction)))
 
@@ -87,11 +92,16 @@ def in_dict_of_names(analysis: Analysis, node: ast.AST, scope: Scope) -> Values:
         table, name = node.func.value, node.args[0] if node.args else None
     if name is None:
         return frozenset()
-    holder = table.value if isinstance(table, ast.Attribute) and table.attr == ATTRIBUTES else None
-    if isinstance(table, ast.Call) and last_name(table) == VARS and len(table.args) == 1:
-        holder = table.args[0]
+    holder = _holder_of(table)
     named = members_by_text(analysis, analysis.evaluate(holder, scope), name) if holder is not None else frozenset()
     return frozenset(value for value in named if _is_meant(value, node, scope))
+
+
+def _holder_of(table: ast.AST | None) -> ast.expr | None:
+    """Return the object of which this is the dict of what it has: `models` of models.__dict__ and vars(models)."""
+    if isinstance(table, ast.Call):
+        return table.args[0] if last_name(table) == VARS and len(table.args) == 1 else None
+    return table.value if isinstance(table, ast.Attribute) and table.attr == ATTRIBUTES else None
 
 
 def _is_meant(value: Value, node: ast.AST, scope: Scope) -> bool:
@@ -185,70 +195,95 @@ def listed_members(analysis: Analysis, node: ast.expr | None, scope: Scope, path
 
     None where it goes through something else.
     """
-    holder = _holder(node, path) if isinstance(node, ast.Call) else None
+    holder = _listed(node, path) if isinstance(node, ast.Call) else None
     if not isinstance(node, ast.Call) or holder is None:
         return None
     modules = frozenset(value for value in analysis.evaluate(holder, scope) if isinstance(value, LocalModule))
     if not modules:
         return None
-    tests = list(_tests(node, scope))
-    members = members_by_text(analysis, modules, ALL)
-    return frozenset(value for value in members if _is_let(analysis, value, tests, scope))
+    members = _all_members(analysis, modules)
+    if any(last_name(part) == "isclass" for part in node.args[1:]):
+        members = frozenset(value for value in members if isinstance(value, LocalClass))
+    tests, key = list(_tests(node, scope)), _key_of(node, scope)
+    return frozenset(
+        value
+        for value in members
+        if not (isinstance(value, LocalClass) and _is_abstract(analysis, value.scope))
+        and all(_can_pass(analysis, value, test, scope, key) for test in tests)
+    )
 
 
-def _holder(node: ast.Call, path: tuple[int, ...]) -> ast.expr | None:
+def _listed(node: ast.Call, path: tuple[int, ...]) -> ast.expr | None:
     """Return the object of which a call lists what it has: `models` of models.__dict__.items(), getmembers(models)."""
     if last_name(node) == LISTS_MEMBERS and node.args:
         return node.args[0] if path == (1,) else None
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if method not in LISTS_OBJECTS or path != ((1,) if method == "items" else ()):
         return None
-    table = node.func.value  # type: ignore[attr-defined]
-    if isinstance(table, ast.Attribute) and table.attr == ATTRIBUTES:
-        return table.value
-    is_vars = isinstance(table, ast.Call) and last_name(table) == VARS and len(table.args) == 1
-    return table.args[0] if is_vars else None
+    return _holder_of(node.func.value)  # type: ignore[attr-defined]
 
 
 def _tests(node: ast.Call, scope: Scope) -> Iterator[ast.expr]:
-    """Yield the calls and comparisons by which the loop around an iteration chooses."""
+    """Yield what is true of that which the loop around an iteration chooses."""
     loop = scope.source.parents.get(node)
-    whole = scope.source.parents.get(loop) if isinstance(loop, ast.comprehension) else loop
-    for part in walk(whole) if isinstance(loop, (ast.For, ast.comprehension)) and whole is not None else ():
-        if isinstance(part, ast.Compare) or (isinstance(part, ast.Call) and last_name(part) in TESTS_OF_CLASSES):
-            yield part
-    if any(last_name(part) == "isclass" for part in node.args[1:] if isinstance(part, (ast.Name, ast.Attribute))):
-        yield ast.Call(ast.Name("isclass", ast.Load()), [], [])
+    if isinstance(loop, ast.comprehension):
+        yield from (part for test in loop.ifs for part in _implied(test, True))
+    for part in walk(loop) if isinstance(loop, ast.For) else ():
+        if isinstance(part, (ast.If, ast.IfExp)):
+            is_left_out = isinstance(part, ast.If) and isinstance(part.body[-1], ast.Continue)
+            yield from _implied(part.test, not is_left_out)
 
 
-def _is_let(analysis: Analysis, value: Value, tests: list[ast.expr], scope: Scope) -> bool:
-    for test in tests:
-        if isinstance(test, ast.Call):
-            bases = analysis.evaluate(test.args[1], scope) if len(test.args) > 1 else frozenset()
-            wanted = {base.scope for base in bases if isinstance(base, LocalClass)}
-            if not isinstance(value, LocalClass) or (wanted and wanted.isdisjoint(analysis.classes.mro(value.scope))):
-                return False
-        elif isinstance(test, ast.Compare) and not _can_be_named(value, test, scope):
+def _implied(test: ast.expr, value: bool) -> Iterator[ast.expr]:
+    """Yield the parts of a test that are true where it has a value."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _implied(test.operand, not value)
+    elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if value else ast.Or):
+        yield from (inner for part in test.values for inner in _implied(part, value))
+    elif value:
+        yield test
+
+
+def _key_of(node: ast.Call, scope: Scope) -> str | None:
+    """Return the variable that a loop sets to the name of what it goes through: key of `for key, kind in ...`."""
+    target = getattr(scope.source.parents.get(node), "target", None)
+    return getattr(target.elts[0], "id", None) if isinstance(target, ast.Tuple) else None
+
+
+def _can_pass(analysis: Analysis, value: Value, test: ast.expr, scope: Scope, key: str | None) -> bool:
+    if isinstance(test, ast.Call) and last_name(test) in TESTS_OF_CLASSES:
+        bases = analysis.evaluate(test.args[1], scope) if len(test.args) > 1 else frozenset()
+        wanted = {base.scope for base in bases if isinstance(base, LocalClass)}
+        if not isinstance(value, LocalClass):
             return False
-    return not (isinstance(value, LocalClass) and _is_abstract(analysis, value.scope))
+        return not wanted or not wanted.isdisjoint(analysis.classes.mro(value.scope))
+    return not isinstance(test, ast.Compare) or _can_be_named(value, test, scope, key)
 
 
-def _can_be_named(value: Value, test: ast.Compare, scope: Scope) -> bool:
+def _can_be_named(value: Value, test: ast.Compare, scope: Scope, key: str | None) -> bool:
     """Return whether a comparison of a name with a text that is put together can hold: `name == text + "Model"`."""
-    if len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq) or not isinstance(value, LocalClass):
+    sides = [without_methods(side, SAME_TEXT) for side in (test.left, *test.comparators)]
+    others = [side for side in sides if getattr(side, "attr", "") != "__name__" and getattr(side, "id", "") != key]
+    is_of_name = len(others) == 1 and len(sides) == 2 and isinstance(test.ops[0], ast.Eq)
+    if not is_of_name or not isinstance(value, LocalClass):
         return True
     name = getattr(value.scope.node, "name", "")
-    patterns = (pattern_of(_written(side, scope)) for side in (test.left, *test.comparators))
-    return all(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in patterns)
+    return re.fullmatch(pattern_of(_written(others[0], scope)), name, re.IGNORECASE) is not None
 
 
 def _written(node: ast.expr, scope: Scope) -> ast.expr:
     """Return the text that a variable is set to once, whatever its case is made."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_TEXT:
-        node = node.func.value
-    bindings = (scope.find(node.id) or (scope, []))[1] if isinstance(node, ast.Name) else []
-    is_one = len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path
-    return _written(bindings[0].value, scope) if is_one and bindings[0].value is not None else node
+    seen: set[str] = set()
+    while True:
+        node = without_methods(node, SAME_TEXT)
+        if not isinstance(node, ast.Name) or node.id in seen:
+            return node
+        seen.add(node.id)
+        bindings = (scope.find(node.id) or (scope, []))[1]
+        is_one = len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path
+        if not is_one or bindings[0].value is None:
+            return node
+        node = bindings[0].value
 
 
 def _is_abstract(analysis: Analysis, kind: Scope) -> bool:
