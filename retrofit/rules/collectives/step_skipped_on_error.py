@@ -10,13 +10,14 @@ from retrofit.analysis.edits import Edit, indent_step, indentation, insert_befor
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.python_api import EXITS
-from retrofit.analysis.scopes import FUNCTIONS, Scope
+from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_guards import asks_for_group
 from retrofit.training.loops import LOOPS, Path
+from retrofit.training.placement import first_statement
 from retrofit.training.steps.skipped_steps import statements_of
 
 RULE = CATALOG["RF405"]
@@ -229,14 +230,11 @@ def _steps_otherwise(analysis: Analysis, caught: _Caught, steps: Collection[ast.
         return False
     calls = (part for statement in attempt.body for part in walk(statement) if isinstance(part, ast.Call))
     functions = (function for call in calls for function in analysis.functions_called(call, caught.scope))
-    return any(_only_raises(function.node, kinds) for function in functions)
+    return any(_only_raises(function.scope, kinds) for function in functions)
 
 
-def _only_raises(function: ast.AST, kinds: Collection[str]) -> bool:
-    body = function.body if isinstance(function, FUNCTIONS) and isinstance(function.body, list) else []
-    first = next(
-        (part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))), None
-    )
+def _only_raises(function: Scope, kinds: Collection[str]) -> bool:
+    first = first_statement(function) if not isinstance(function.node, ast.Lambda) else None
     error = first.exc if isinstance(first, ast.Raise) else None
     return error is not None and ast.unparse(error.func if isinstance(error, ast.Call) else error) in kinds
 

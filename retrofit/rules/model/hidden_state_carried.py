@@ -19,6 +19,7 @@ from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.gathering.kept_samples import KeptSamples, kept_samples
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
 from retrofit.training.losses.writes import Write
+from retrofit.training.placement import first_statement
 from retrofit.training.torch_api.tensors import RESIZES
 
 RULE = CATALOG["RF210"]
@@ -236,17 +237,10 @@ def _kept_of_all(kept: list[KeptSamples], message: str) -> Iterator[Finding]:
         edits = [e for row in each.rows for e in surround(source, row, "rd.data.gather_batch(", ")")]
         if each.parameters:
             lines = [f"{name} = rd.data.gather_batch({name})" for name in each.parameters]
-            edits.append(insert_before(source, _first_statement(each.node), lines))
+            edits.append(insert_before(source, first_statement(each.scope), lines))
         if not edits:
             continue
         yield found(RULE, source, each.node, message, edits, help="keys = rd.data.gather_batch(keys)")
-
-
-def _first_statement(function: ast.AST) -> ast.stmt:
-    """Return the first statement of a function that is not its docstring."""
-    body: list[ast.stmt] = function.body  # type: ignore[attr-defined]
-    is_text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and len(body) > 1
-    return body[1] if is_text else body[0]
 
 
 def _of_all_ranks(write: Write, message: str, means: list[ast.expr]) -> Iterator[Finding]:
