@@ -99,14 +99,8 @@ def _calls_read(project: Project, node: ast.expr, scope: Scope) -> Iterator[tupl
     """Yield the calls in what an expression is computed from, each once."""
     seen: set[tuple[ast.AST, Scope]] = set()
     for origin in origins(project.analysis, [Origin(node, scope)], partial(onward, project)):
-        waiting: list[ast.AST] = [origin.node]
-        while waiting:
-            part = waiting.pop()
-            if (part, origin.scope) not in seen and not shapes.is_about_shape(part):
-                seen.add((part, origin.scope))
-                if isinstance(part, ast.Call):
-                    yield part, origin.scope
-                waiting += () if _is_of_main(project, part, origin.scope) else children(part)
+        parts = read(project, origin.node, origin.scope, seen)
+        yield from ((part, origin.scope) for part in parts if isinstance(part, ast.Call))
 
 
 def onward(project: Project, origin: Origin) -> list[Origin]:
@@ -115,12 +109,21 @@ def onward(project: Project, origin: Origin) -> list[Origin]:
     return [] if is_end else [*inputs(project.analysis, origin)]
 
 
-def read(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.AST]:
-    """Yield the nodes in an expression that tell of more than a shape, and of what rank 0 has given to all."""
-    if not shapes.is_about_shape(node):
-        yield node
-        for part in () if _is_of_main(project, node, scope) else children(node):
-            yield from read(project, part, scope)
+def read(
+    project: Project, node: ast.AST, scope: Scope, seen: set[tuple[ast.AST, Scope]] | None = None
+) -> Iterator[ast.AST]:
+    """Yield the nodes in an expression that tell of more than a shape, and of what rank 0 has given to all.
+
+    But for those that have been `seen` in others.
+    """
+    seen = set() if seen is None else seen
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if (part, scope) not in seen and not shapes.is_about_shape(part):
+            seen.add((part, scope))
+            yield part
+            waiting += () if _is_of_main(project, part, scope) else reversed(children(part))
 
 
 def _is_of_main(project: Project, node: ast.AST, scope: Scope) -> bool:

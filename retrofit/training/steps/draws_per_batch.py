@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.calls.graph import nodes_run
+from retrofit.analysis.flow.calls.graph import nodes_in, nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.draws import ORDERS, of_common_stream
 from retrofit.training.torch_api.randomness import DRAWS, DRAWS_IN_PLACE, NUMPY_DRAWS, PYTHON_DRAWS, SHUFFLES
@@ -46,11 +46,9 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
             continue
         if not _is_trained_on(project, node, scope) or project.batch_values.loops_around(node, scope):
             continue
-        if any(follows_batch(project, part, scope) for part in given_to_draw(node)) or _is_taken_apart(
-            project, node, scope
-        ):
-            continue
-        yield node, scope
+        follows = any(follows_batch(project, part, scope) for part in given_to_draw(node))
+        if not follows and not _is_taken_apart(project, node, scope):
+            yield node, scope
     for node, scope in collated(project):
         if project.analysis.called(node, scope) & DRAWS:
             yield node, scope
@@ -108,16 +106,10 @@ def follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
     found = origins(
         project.analysis, start, lambda o: [] if isinstance(o.node, ast.Lambda) else inputs(project.analysis, o)
     )
-    parts = [(part, o.scope) for o in found for part in _outside_functions(o.node) if isinstance(part, ast.expr)]
+    parts = [(part, o.scope) for o in found for part in nodes_in(o.node) if isinstance(part, ast.expr)]
     calls = [(part, where) for part, where in parts if isinstance(part, ast.Call)]
     is_of_rank = any(project.analysis.called(*place) & OWN_BATCH_SIZES for place in calls)
     return is_of_rank or any(p in project.batch_sizes or project.batch_values.sources_of(*p) for p in parts)
-
-
-def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for part in () if isinstance(node, ast.Lambda) else children(node):
-        yield from _outside_functions(part)
 
 
 def _is_trained_on(project: Project, call: ast.Call, scope: Scope) -> bool:
