@@ -11,14 +11,12 @@ from pathlib import Path
 from retrofit import import_path
 
 from .modules import Import, Modules
-from .repository import common_folder, may_hold, tree_of
+from .repository import common_folder, folders_in, may_hold, tree_of
 from .runtime_names import RUNTIME
 from .shell_paths import folders_of_shell_scripts
 from .source import Place, printable
 
-MOST_FOLDERS = 5000
 REMEDY = f"`import {RUNTIME} as rd`, and rd.setup_distributed, rd.model.unwrap_model: docs/api.md lists all names"
-LEFT_OUT = {"node_modules", "site-packages", "dist-packages", "__pycache__", "retrofit"}
 
 
 def missing_modules(modules: Modules) -> list[str]:
@@ -133,12 +131,4 @@ def _has(base: Path, dotted: str) -> bool:
 def _folders(folder: Path, root: Path) -> Iterator[Path]:
     """Yield the folders above a script that may belong to its project, and those of the project's tree."""
     yield from (above for above in folder.parents if may_hold(above, folder))
-    for number, (name, inner, _) in enumerate(os.walk(common_folder(tree_of(folder), root))):
-        yield Path(name)
-        inner[:] = sorted(entry for entry in inner if not _is_left_out(name, entry))
-        if number >= MOST_FOLDERS:
-            return
-
-
-def _is_left_out(folder: str, name: str) -> bool:
-    return name.startswith(".") or name in LEFT_OUT or os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+    yield from folders_in(common_folder(tree_of(folder), root))

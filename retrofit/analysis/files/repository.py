@@ -9,6 +9,8 @@ from pathlib import Path
 MARKS = (".git", "setup.py", "pyproject.toml", "setup.cfg")  # of the top of a repository
 SOURCE_FOLDER = "src"  # in which a package may lie that is installed from its repository
 MOST_LEVELS = 4  # above a script, where nothing marks the top
+MOST_FOLDERS = 5000
+LEFT_OUT = {"node_modules", "site-packages", "dist-packages", "__pycache__", "retrofit"}
 
 
 def folders_above(folder: Path) -> list[Path]:
@@ -43,6 +45,19 @@ def may_hold(above: Path, folder: Path) -> bool:
 def common_folder(one: Path, other: Path) -> Path:
     """Return the innermost folder that holds both, or is one of them."""
     return Path(os.path.commonpath([one, other]))
+
+
+def folders_in(top: Path) -> Iterator[Path]:
+    """Yield a folder and those in it, without hidden ones and installed packages; not all of very many."""
+    for number, (name, inner, _) in enumerate(os.walk(top)):
+        yield Path(name)
+        inner[:] = sorted(entry for entry in inner if not _is_left_out(name, entry))
+        if number >= MOST_FOLDERS:
+            return
+
+
+def _is_left_out(folder: str, name: str) -> bool:
+    return name.startswith(".") or name in LEFT_OUT or os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
 
 
 def _below_home(folder: Path) -> Iterator[Path]:

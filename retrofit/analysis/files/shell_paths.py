@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .repository import tree_of
+from .repository import folders_in, tree_of
 
 MOST_SCRIPTS = 200
 SET = re.compile(r"^\s*(?:export\s+)?PYTHONPATH=(\S+)", re.MULTILINE)
@@ -33,8 +34,8 @@ def folders_of_shell_scripts(folder: Path) -> tuple[Path, list[Path]] | None:
 
 
 def _scripts(tree: Path) -> Iterator[Path]:
-    found = (path for path in sorted(tree.rglob("*.sh")) if path.is_file())
-    yield from (path for _, path in zip(range(MOST_SCRIPTS), found))
+    found = (path for folder in folders_in(tree) for path in sorted(folder.glob("*.sh")) if path.is_file())
+    return itertools.islice(found, MOST_SCRIPTS)
 
 
 def _named(tree: Path, names: list[str]) -> list[Path]:
