@@ -106,7 +106,7 @@ def _has_no_gradient(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_of_no_gradient(project: Project, name: ast.Name, scope: Scope) -> bool:
-    """Return whether a tensor is detached where it stands, is computed without gradients, or comes from a loader."""
+    """Return whether a tensor is detached where it is read, is computed without gradients, or comes from a loader."""
     outer = scope.source.parents[name]
     if isinstance(outer, ast.Attribute) and outer.attr in DETACHED:
         return True
