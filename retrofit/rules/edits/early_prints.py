@@ -7,12 +7,26 @@ import ast
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS
+from retrofit.training import Project
+from retrofit.training.files.outputs import PRINT
 
 SETS_ENVIRONMENT = frozenset({"environ", "putenv"})
 
 
-def sets_environment_after(source: Source, place: float) -> bool:
-    """Return whether a file sets the environment after a place, while it is imported: to be done before torch is."""
+def first_print(project: Project, source: Source) -> float:
+    """Return where the first print is that a module makes while it is imported, which may be between its imports.
+
+    Infinity where there is none, and where the environment is set after it, which is to be done before torch is
+    imported.
+    """
+    prints = (output for output in project.outputs if output.kind == PRINT and output.scope.source is source)
+    starts = [source.span(output.call)[0] for output in prints if output.scope is output.scope.module]
+    first = min(starts, default=float("inf"))
+    return float("inf") if _sets_environment_after(source, first) else first
+
+
+def _sets_environment_after(source: Source, place: float) -> bool:
+    """Return whether a file sets the environment after a place, while it is imported."""
     later = (statement for statement in source.tree.body if source.span(statement)[1] > place)
     at_once = (statement for statement in later if not isinstance(statement, (*FUNCTIONS, ast.ClassDef)))
     nodes = (node for statement in at_once for node in walk(statement))

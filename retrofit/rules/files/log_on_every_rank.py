@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
-from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
-from retrofit.rules.edits.early_prints import sets_environment_after
+from retrofit.rules.edits.early_prints import first_print
 from retrofit.rules.finding import Finding, found, guarded
 from retrofit.training import Project
 from retrofit.training.distributed.ranks.rank_guards import ends_program, side_of_test
@@ -146,16 +145,8 @@ def find(project: Project) -> Iterator[Finding]:
                 source,
                 output.call,
                 "every process prints",
-                [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime), _first_print(project, source))],
+                [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime), first_print(project, source))],
             )
-
-
-def _first_print(project: Project, source: Source) -> float:
-    """Return where the first print of a module stands that is run with its imports, which may be between them."""
-    prints = (output for output in project.outputs if output.kind == PRINT and output.scope.source is source)
-    starts = [source.span(output.call)[0] for output in prints if output.scope is output.scope.module]
-    first = min(starts, default=float("inf"))
-    return float("inf") if sets_environment_after(source, first) else first
 
 
 def _results(project: Project) -> Iterator[Finding]:
