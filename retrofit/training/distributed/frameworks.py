@@ -21,9 +21,8 @@ from retrofit.training.torch_api.frameworks import (
     TRAINERS,
     TRAINS,
     TRAINS_A_LEARNER,
+    TRAINS_NOTHING,
 )
-
-TRAINS_NOTHING = frozenset({"torch", "torchvision", "transformers", "timm"})  # what they call train is a mode
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,10 @@ def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]
             return part
     for origin in computed_from(project.analysis, loop.iter, scope):
         node = origin.node
-        if origin.scope is not scope or not is_about_shape(node) or not _counts_rows(node, origin, scope):
+        if origin.scope is not scope or not is_about_shape(node) or not _counts_rows(origin):
             continue
+        is_list = last_name(node) == "len"
         for part in measured(node):
-            is_list = isinstance(node, ast.Call) and last_name(node) == "len"
             whole = part.value if isinstance(part, ast.Subscript) else part  # the rows of batch["images"]
             is_batch = isinstance(whole, ast.Name) and whole.id in names
             if is_batch or (not is_list and BATCH in project.batch_values.sources_of(part, scope)):
@@ -81,11 +81,12 @@ def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]
     return None
 
 
-def _counts_rows(node: ast.AST, origin: Origin, scope: Scope) -> bool:
+def _counts_rows(origin: Origin) -> bool:
     """Return whether this is the first of the sizes of a tensor: x.size(0), x.shape[0], rows of `rows, _ = x.shape`."""
+    node = origin.node
     if isinstance(node, ast.Call) and (node.args or last_name(node) == "len"):
         return last_name(node) == "len" or ast.unparse(node.args[0]) == "0"
-    outer = scope.source.parents.get(node)
+    outer = origin.scope.source.parents.get(node)
     is_first = isinstance(outer, ast.Subscript) and outer.value is node and ast.unparse(outer.slice) == "0"
     return is_first or origin.keys[:1] == (0,)
 

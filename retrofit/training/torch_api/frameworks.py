@@ -52,6 +52,7 @@ NETWORK_TRAINERS = frozenset({
     "tensorflow", "torchtuples", "tsai", "ultralytics",
 })  # fmt: skip
 TRAINS = ("fit", "train", "learn", "fine_tune", "finetune")
+TRAINS_NOTHING = frozenset({"torch", "torchvision", "transformers", "timm"})  # what they call train is a mode
 TRAINS_A_LEARNER = frozenset({"fit_one_cycle", "fit_flat_cos", "fit_sgdr", "fine_tune"})  # of fastai, by `import *`
 
 # Functions that run trainings to compare them; objects with the method that does so.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.flow.reachability import calls_within
-from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.analysis.scopes import Scope, own_calls
 from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.randomness import GENERATORS, TORCH_GENERATORS
 
@@ -69,7 +69,6 @@ def _reading(project: Project) -> Iterator[Place]:
     from ...data.random_draws import training_data_sets
 
     methods = (project.analysis.classes.method(o, name) for o in training_data_sets(project) for name in READS_SAMPLES)
-    for method in methods:
-        for node in own_nodes(method.node) if method is not None else ():
-            if isinstance(node, ast.Call) and method is not None:
-                yield from calls_within(project.analysis, node, method.scope)
+    for method in (method for method in methods if method is not None):
+        for call in own_calls(method.node):
+            yield from calls_within(project.analysis, call, method.scope)
