@@ -15,7 +15,7 @@ from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
-from retrofit.training.torch_api.runtime import BATCH_OF_RANKS, OWN_BATCHES, SAMPLES_PER_STEP
+from retrofit.training.torch_api.runtime import OWN_BATCHES, SIZES_OF_RANKS
 from retrofit.training.torch_api.tensors import FILLED
 
 from .. import Project
@@ -34,7 +34,6 @@ from ..optimizer.schedules import (
 )
 from .figures import followed
 
-OF_ALL_RANKS = frozenset({BATCH_OF_RANKS, SAMPLES_PER_STEP})
 COUNTING = (ast.BinOp, ast.AugAssign, ast.Assign)  # what can divide a figure, or make a list of figures
 
 
@@ -108,10 +107,8 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
 
 def _is_by_some_size(project: Project, node: ast.BinOp, scope: Scope, sizes: list[Place]) -> bool:
     """Return whether samples are divided by something that is named as a batch size, which none of `sizes` is."""
-    is_of_ranks = isinstance(node.right, ast.Call) and not OF_ALL_RANKS.isdisjoint(
-        project.analysis.called(node.right, scope)
-    )
-    if not isinstance(node.op, DIVISION) or is_of_ranks:
+    called = project.analysis.called(node.right, scope) if isinstance(node.right, ast.Call) else set()
+    if not isinstance(node.op, DIVISION) or called & SIZES_OF_RANKS:
         return False
     name = node.right.slice if isinstance(node.right, ast.Subscript) else node.right  # config["batch_size"]
     text = str(name.value) if isinstance(name, ast.Constant) else last_name(name)

@@ -11,7 +11,7 @@ from retrofit.analysis.flow.reachability import reached_of
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
-from retrofit.training.torch_api.runtime import BATCH_OF_RANKS, OWN_BATCHES, SAMPLES_PER_STEP
+from retrofit.training.torch_api.runtime import OWN_BATCHES, SIZES_OF_RANKS
 
 from ..data.loaders import TRAIN
 from ..figures.step_counts import COUNTING, counted_by_evaluations, number_at
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Place = tuple[ast.expr, Scope]
 
-OF_RANKS = {OWN_BATCHES, SAMPLES_PER_STEP, BATCH_OF_RANKS}  # in a number that is made that of a rank
+OF_RANKS = SIZES_OF_RANKS | {OWN_BATCHES}  # in a number that is made that of a rank
 ENDS = ("StopIteration", "Exception")
 
 

@@ -43,6 +43,7 @@ OWN_DRAW = f"{RUNTIME}.own_draw"  # of a batch that the script draws itself, as 
 OWN_SAMPLES = _of_runtime("own_part") | {OWN_DRAW}
 WHOLE_BATCHES = f"{RUNTIME}.whole_batches"  # of a generator that takes a rank's samples for the training
 BATCH_OF_RANKS = f"{RUNTIME}.batch_of_ranks"
+SIZES_OF_RANKS = frozenset({BATCH_OF_RANKS, SAMPLES_PER_STEP})  # a batch size, as that of all ranks
 DRAW_TOGETHER = f"{RUNTIME}.draw_together"  # runs a function
 SET_EPOCH = f"{RUNTIME}.set_epoch"
 OF_BATCH_IN_HAND = _of_runtime("own_batch_size")  # the samples that a rank has in the batch that it took last
