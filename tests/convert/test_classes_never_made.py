@@ -120,6 +120,11 @@ class Balanced(DataParallel):
         pytest.param("getattr(sys.modules['trainers'], kind)(nn.Linear(4, 1)).fit()", id="modules"),
         pytest.param("importlib.import_module(where).Accelerated(nn.Linear(4, 1)).fit()", id="imported"),
         pytest.param("hydra.utils.instantiate(settings).fit()", id="instantiated"),
+        pytest.param(
+            "KINDS = (Trainer, Accelerated)\ntrainer = KINDS[int(kind)](nn.Linear(4, 1))\n"
+            "print(isinstance(trainer, KINDS))\ntrainer.fit()",
+            id="tuple that a test reads, too",
+        ),
     ],
 )
 def test_a_class_that_may_be_made_counts(tmp_path: Path, start: str) -> None:
@@ -168,15 +173,8 @@ def test_a_class_that_a_test_asks_for_is_not_made(tmp_path: Path, asked: str) ->
     assert not conversion(tmp_path, start, trainers=TRAINERS + OTHER).refusals
 
 
-def test_a_class_that_is_taken_from_a_tuple_counts(tmp_path: Path) -> None:
-    start = """\
-import sys
-from torch import nn
-from trainers import *
-
-KINDS = (Trainer, Accelerated)
-trainer = KINDS[int(sys.argv[1])](nn.Linear(4, 1))
-print(isinstance(trainer, KINDS))
-trainer.fit()
-"""
-    assert "framework" in {finding.kind for finding in conversion(tmp_path, start, trainers=TRAINERS + OTHER).refusals}
+def test_a_class_of_a_tuple_that_has_another_name_where_it_is_read_counts(tmp_path: Path) -> None:
+    start = "import sys\nfrom torch import nn\nfrom trainers import KINDS as kinds\n\n"
+    start += "kinds[int(sys.argv[1])](nn.Linear(4, 1)).fit()\n"
+    result = conversion(tmp_path, start, trainers=f"{TRAINERS}{OTHER}\n\nKINDS = (Trainer, Accelerated)\n")
+    assert "framework" in {finding.kind for finding in result.refusals}

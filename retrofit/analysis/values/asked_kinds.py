@@ -20,6 +20,7 @@ def kinds_asked_for(analysis: Analysis) -> set[ast.AST]:
         read = [(source, node) for source, node in names if isinstance(node.ctx, ast.Load)]
         asked = {node for source, node in read if _is_asked_for(source, node)}
         others = {node.id if isinstance(node, ast.Name) else node.attr for _, node in read if node not in asked}
+        others |= {n.name for source in sources for n in source.nodes if isinstance(n, ast.alias) and n.asname}
         return asked | {node for source, node in read if _is_of_asked_tuple(source, node, others)}
 
     return analysis.fact("kinds asked for", find)
