@@ -124,10 +124,13 @@ SAME = {
 }
 
 
+def script(model: str, step: str, after: str = "pass") -> str:
+    text = HEAD.replace("MODEL", model).replace("STEP", step).replace("AFTER", after)
+    return text.replace("import numpy", "import multigpu as rd\nimport numpy") if "rd." in step else text
+
+
 def listed(folder: Path, model: str, step: str, after: str = "pass") -> list[str]:
-    script = HEAD.replace("MODEL", model).replace("STEP", step).replace("AFTER", after)
-    script = script.replace("import numpy", "import multigpu as rd\nimport numpy") if "rd." in step else script
-    result = conversion(folder, script)
+    result = conversion(folder, script(model, step, after))
     assert not result.refusals
     drawn = [f for f in result.findings if f.code == "RF409"]
     found = [f.message for f in result.listed if "draws its own" in f.message or "decides on its own" in f.message]
@@ -164,26 +167,27 @@ def test_what_is_the_same_on_all_ranks_or_of_a_sample_is_not_listed(choice: str,
     assert [line for line in listed(tmp_path, "pass", SAME[choice]) if "chooses" in line or "rank 0" in line] == []
 
 
-UNEVEN = {  # generators with a seed, from which a rank draws for its samples, too
-    "noise": "x = x + seeded.gauss(0, 1) * len(x)\n        y = [seeded.random() for _ in range(len(x))]",
-    "an order": "numbers = np.random.default_rng(0); order = numbers.permutation(len(x))",
-    "rows of noise": "numbers = np.random.RandomState(0); x = x + numbers.randn(*x.shape)",
-    "of some samples": "x = torch.stack([-row if seeded.random() < 0.5 else row for row in x])",
-    "of torch": "numbers = torch.Generator().manual_seed(1); x = x + torch.randn(x.shape, generator=numbers)",
-}
-COINS = {
-    "noise": "seeded.random() < 0.5",
-    "an order": "numbers.integers(2)",
-    "rows of noise": "numbers.rand() < 0.5",
-    "of some samples": "seeded.choice([True, False])",
-    "of torch": "torch.rand(1, generator=numbers).item() < 0.5",
-}
+UNEVEN = {  # generators with a seed, from which a rank draws for its samples, too; and a choice by them
+    "noise": (
+        "x = x + seeded.gauss(0, 1) * len(x)\n        y = [seeded.random() for _ in range(len(x))]",
+        "seeded.random() < 0.5",
+    ),
+    "an order": ("numbers = np.random.default_rng(0); order = numbers.permutation(len(x))", "numbers.integers(2)"),
+    "rows of noise": ("numbers = np.random.RandomState(0); x = x + numbers.randn(*x.shape)", "numbers.rand() < 0.5"),
+    "of some samples": (
+        "x = torch.stack([-row if seeded.random() < 0.5 else row for row in x])", "seeded.choice([True, False])",
+    ),
+    "of torch": (
+        "numbers = torch.Generator().manual_seed(1); x = x + torch.randn(x.shape, generator=numbers)",
+        "torch.rand(1, generator=numbers).item() < 0.5",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", UNEVEN)
 def test_a_choice_by_a_generator_that_the_samples_use_is_that_of_rank_0(kind: str, tmp_path: Path) -> None:
-    step = f"{UNEVEN[kind]}\n        if {COINS[kind]}: loss = second"
-    assert "of rank 0" in listed(tmp_path, "pass", step)
+    drawn, coin = UNEVEN[kind]
+    assert "of rank 0" in listed(tmp_path, "pass", f"{drawn}\n        if {coin}: loss = second")
 
 
 SUMMED = "lambda out, y: F.cross_entropy(out, y, reduction='sum') / 50"
@@ -201,8 +205,7 @@ PICKED = {
 @pytest.mark.parametrize("kind", PICKED)
 def test_a_loss_that_is_chosen_at_random_is_read(kind: str, tmp_path: Path) -> None:
     step = f"loss = {PICKED[kind].replace('SUMMED', SUMMED)}(out, y)"
-    script = HEAD.replace("MODEL", "pass").replace("STEP", step).replace("AFTER", "pass")
-    result = conversion(tmp_path, script)
+    result = conversion(tmp_path, script("pass", step))
     assert not result.refusals
     assert any("rd.loss.sum_loss(F.cross_entropy(out, y, reduction='sum') / 50)" in file.text for file in result.files)
 

@@ -170,20 +170,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", GATHERED)
-def test_what_is_kept_is_gathered(tmp_path: Path, name: str) -> None:
-    result = conversion(tmp_path, SCRIPT.format(name=name, **GATHERED[name]))
+@pytest.mark.parametrize("name", GATHERED | WHOLE_ALREADY)
+def test_what_is_kept_is_gathered_once(tmp_path: Path, name: str) -> None:
+    gathered, other = "rd.data.gather_batch(", "batch_rows"
+    if name in WHOLE_ALREADY:
+        gathered, other = "rd.loss.batch_rows(", "gather_batch"
+    result = conversion(tmp_path, SCRIPT.format(name=name, **(GATHERED | WHOLE_ALREADY)[name]))
     (text,) = [file.text for file in result.files if file.path.name == "train.py"]
     assert not result.refusals
-    assert "rd.data.gather_batch(" in text and "batch_rows" not in text
-
-
-@pytest.mark.parametrize("name", WHOLE_ALREADY)
-def test_rows_of_all_ranks_are_not_gathered_again(tmp_path: Path, name: str) -> None:
-    result = conversion(tmp_path, SCRIPT.format(name=name, **WHOLE_ALREADY[name]))
-    (text,) = [file.text for file in result.files if file.path.name == "train.py"]
-    assert not result.refusals
-    assert "rd.loss.batch_rows(" in text and "gather_batch" not in text
+    assert gathered in text and other not in text
 
 
 @pytest.mark.parametrize("name", REFUSED)

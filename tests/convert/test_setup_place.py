@@ -71,21 +71,49 @@ def converted_lines(folder: Path, parse: str) -> list[str]:
     return file.text.splitlines()
 
 
-def test_the_group_is_joined_before_a_module_parses_the_rest_in_its_branches(tmp_path: Path) -> None:
-    data = (
-        "def load(parser, args):\n"
-        "    if args.lr > 1:\n"
-        "        parser.add_argument('--folder')\n"
-        "        args = parser.parse_args()\n"
-        "    else:\n"
-        "        parser.add_argument('--file')\n"
-        "        args = parser.parse_args()\n"
-        "    return args\n"
-    )
-    parse = "    args, _ = parser.parse_known_args()\n    args = data.load(parser, args)\n    train(args)"
-    result = conversion(tmp_path, "import data\n" + SCRIPT.replace("PARSE", parse), data=data)
-    (changed,) = result.files
-    joined = "    rd.add_runtime_flags(parser)\n    args, _ = parser.parse_known_args()\n    rd.setup_distributed()\n"
+PARSES_REST = """\
+def load(parser, args):
+    if args.lr > 1:
+        parser.add_argument("--folder")
+        args = parser.parse_args()
+    else:
+        parser.add_argument("--file")
+        args = parser.parse_args()
+    return args
+"""
+ADDS_OPTIONS = """\
+def add_options(parser):
+    parser.add_argument("--mode", default="a")
+    args, _ = parser.parse_known_args()
+    parser.set_defaults(lr=0.1 if args.mode == "a" else 0.2)
+    return parser
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second", "joined"),
+    [
+        pytest.param(
+            PARSES_REST,
+            "args, _ = parser.parse_known_args()",
+            "args = options.load(parser, args)",
+            "    rd.add_runtime_flags(parser)\n    args, _ = parser.parse_known_args()\n    rd.setup_distributed()\n",
+            id="before a module parses the rest in its branches",
+        ),
+        pytest.param(
+            ADDS_OPTIONS,
+            "parser = options.add_options(parser)",
+            "args = parser.parse_args()",
+            "    args = parser.parse_args()\n    rd.setup_distributed()\n",
+            id="not in a function that adds options to a parser",
+        ),
+    ],
+)
+def test_the_group_is_joined_where_the_script_parses(
+    options: str, first: str, second: str, joined: str, tmp_path: Path
+) -> None:
+    script = SCRIPT.replace("PARSE", textwrap.indent(f"{first}\n{second}\ntrain(args)", "    "))
+    (changed,) = conversion(tmp_path, "import options\n" + script, options=options).files
     assert joined in changed.text
 
 
@@ -150,17 +178,3 @@ def test_the_group_is_joined_before_a_module_that_makes_what_needs_it(name: str,
 def test_the_group_is_joined_before_a_class_whose_objects_train_when_they_are_gone_through(tmp_path: Path) -> None:
     (file,) = conversion(tmp_path, ITERATED.replace("LOADER", LOADER).replace("MODEL", MODEL)).files
     assert file.text.index("\nrd.setup_distributed()\n") < file.text.index(LOADER)
-
-
-def test_a_function_that_adds_options_to_a_parser_is_not_the_place(tmp_path: Path) -> None:
-    adds = (
-        "def add_options(parser):\n"
-        "    parser.add_argument('--mode', default='a')\n"
-        "    args, _ = parser.parse_known_args()\n"
-        "    parser.set_defaults(lr=0.1 if args.mode == 'a' else 0.2)\n"
-        "    return parser\n"
-    )
-    parse = "    parser = a_model.add_options(parser)\n    args = parser.parse_args()\n    train(args)"
-    result = conversion(tmp_path, "import a_model\n" + SCRIPT.replace("PARSE", parse), a_model=adds)
-    (changed,) = result.files
-    assert "    args = parser.parse_args()\n    rd.setup_distributed()\n" in changed.text
