@@ -178,3 +178,10 @@ def test_a_class_of_a_tuple_that_has_another_name_where_it_is_read_counts(tmp_pa
     start += "kinds[int(sys.argv[1])](nn.Linear(4, 1)).fit()\n"
     result = conversion(tmp_path, start, trainers=f"{TRAINERS}{OTHER}\n\nKINDS = (Trainer, Accelerated)\n")
     assert "framework" in {finding.kind for finding in result.refusals}
+
+
+@pytest.mark.parametrize("start", ["main()", "if __name__ == '__main__':\n    main()"])
+def test_a_script_that_runs_a_function_may_make_a_class_that_nothing_names(tmp_path: Path, start: str) -> None:
+    run = "import sys\n\n\ndef main():\n    globals()[sys.argv[1]](nn.Linear(4, 1)).fit()\n\n\n"
+    refusals = conversion(tmp_path, f"{TRAINERS}{run}{start}\n").refusals
+    assert "no-training" not in {finding.kind for finding in refusals}

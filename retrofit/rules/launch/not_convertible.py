@@ -330,7 +330,7 @@ def _method_without_object(project: Project) -> Scope | None:
 
     A script that runs anything may make an object by a name that it reads: it is not refused.
     """
-    if any(not isinstance(statement, DEFINING) for statement in project.entry.tree.body):
+    if any(not isinstance(part, DEFINING) or _runs(project, part) for part in project.entry.tree.body):
         return None
     methods = [path.frames[-1].scope for path in project.paths]
     classes = [found.node for method in methods if (found := method.enclosing_class()) is not None]
@@ -339,6 +339,13 @@ def _method_without_object(project: Project) -> Scope | None:
     nodes = (node for source in project.sources for node in source.nodes)
     names = {node.id if isinstance(node, ast.Name) else getattr(node, "attr", "") for node in nodes}
     return methods[0] if names.isdisjoint(getattr(node, "name", "") for node in classes) else None
+
+
+def _runs(project: Project, statement: ast.stmt) -> bool:
+    """Return whether a statement of the script runs a function of the project: main()."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    module = project.analysis.module_scopes[project.entry]
+    return isinstance(call, ast.Call) and bool(project.analysis.functions_called(call, module))
 
 
 def _only_evaluated(project: Project) -> Call | None:
