@@ -1764,7 +1764,7 @@ class ShardedSampler(Sampler):
         seed = mix_seed(self.seed, self.epoch)
         length = len(self.sampler) if hasattr(self.sampler, "__len__") else 0
         most = length if length <= MOST_INDICES else 0
-        number = 2**16 if most else self.batch_size * self.world_size
+        number = 2**16 if length else self.batch_size * self.world_size
         drawn = islice(drawn_apart(self.sampler, seed, number), start, None)
         order = list(islice(drawn, most + 1))
         if len(order) > most:  # it may never end, whatever its length: RandomSampler(num_samples=10**10)
@@ -4754,4 +4754,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 de63ba80e982d8ee30dde63caf50c5cae40a4c97d9cdd93fec87c6040bcc9dd6
+# Unchanged while the text above has the SHA-256 9ead4e2ca7d16c65f7820ac2f9f8ed45e3af2436b6d38fe117753a70a51c5384

@@ -65,7 +65,7 @@ class ShardedSampler(Sampler):
         seed = mix_seed(self.seed, self.epoch)
         length = len(self.sampler) if hasattr(self.sampler, "__len__") else 0
         most = length if length <= MOST_INDICES else 0
-        number = 2**16 if most else self.batch_size * self.world_size
+        number = 2**16 if length else self.batch_size * self.world_size
         drawn = islice(drawn_apart(self.sampler, seed, number), start, None)
         order = list(islice(drawn, most + 1))
         if len(order) > most:  # it may never end, whatever its length: RandomSampler(num_samples=10**10)
