@@ -279,11 +279,11 @@ def _written(node: ast.expr, scope: Scope) -> ast.expr:
         if not isinstance(node, ast.Name) or node.id in seen:
             return node
         seen.add(node.id)
-        bindings = (scope.find(node.id) or (scope, []))[1]
-        is_one = len(bindings) == 1 and bindings[0].kind == "value" and not bindings[0].path
-        if not is_one or bindings[0].value is None:
+        owner, _ = scope.find(node.id) or (scope, [])
+        value = owner.only_value(node.id)
+        if value is None:
             return node
-        node = bindings[0].value
+        node = value
 
 
 def _is_abstract(analysis: Analysis, kind: Scope) -> bool:
