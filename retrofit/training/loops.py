@@ -229,10 +229,20 @@ def truth_in_call(scope: Scope, sites: list[CallSite], test: ast.expr) -> bool |
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = truth_in_call(scope, sites, test.operand)
         return None if inner is None else not inner
-    by_caller = _asked_by_caller(scope, sites, test) if isinstance(test, ast.Name) else None
-    if by_caller is not None:
-        return truth_in_call(sites[0].scope, sites[1:], by_caller)
-    return _truth(test, lambda node: _given(scope, sites, node))
+    if isinstance(test, ast.BoolOp):
+        truths = {truth_in_call(scope, sites, part) for part in test.values}
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in truths else None if None in truths else not decisive
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        by_caller = _asked_by_caller(scope, sites, test) if isinstance(test, ast.Name) else None
+        if by_caller is not None:
+            return truth_in_call(sites[0].scope, sites[1:], by_caller)
+        value = _given(scope, sites, test)
+        if isinstance(value, (ast.Compare, ast.UnaryOp)):
+            return truth_in_call(scope, sites, value)
+        return bool(value.value) if isinstance(value, ast.Constant) else None
+    is_one = isinstance(test, ast.Compare) and len(test.ops) == 1
+    return _compares(test, lambda node: _given(scope, sites, node)) if is_one else None  # type: ignore[arg-type]
 
 
 def _asked_by_caller(scope: Scope, sites: list[CallSite], name: ast.Name) -> ast.expr | None:
@@ -280,23 +290,6 @@ def _mode_set(scope: Scope, sites: list[CallSite], node: ast.expr) -> ast.expr |
     places = [(scope, node), *((site.scope, site.call) for site in sites)]
     found = (mode_before(where.source, place, last_name(node.value)) for where, place in places)
     return next((mode for mode in found if mode is not None), None)
-
-
-def _truth(test: ast.expr, given: Callable[[ast.expr], ast.expr | None]) -> bool | None:
-    """Return whether a test on a parameter holds, None where the call does not tell."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _truth(test.operand, given)
-        return None if inner is None else not inner
-    if isinstance(test, ast.BoolOp):
-        truths = {_truth(part, given) for part in test.values}
-        decisive = isinstance(test.op, ast.Or)
-        return decisive if decisive in truths else None if None in truths else not decisive
-    if isinstance(test, (ast.Name, ast.Attribute)):
-        value = given(test)
-        if isinstance(value, (ast.Compare, ast.UnaryOp)):
-            return _truth(value, given)
-        return bool(value.value) if isinstance(value, ast.Constant) else None
-    return _compares(test, given) if isinstance(test, ast.Compare) and len(test.ops) == 1 else None
 
 
 def _compares(test: ast.Compare, given: Callable[[ast.expr], ast.expr | None]) -> bool | None:

@@ -86,8 +86,9 @@ def test_other_checks_stay(tmp_path: Path, check: str) -> None:
     assert check in converted(tmp_path, SCRIPT.replace("CHECK", check))
 
 
-def test_the_loader_of_the_training_alone_is_sharded(tmp_path: Path) -> None:
-    lines = converted(tmp_path, SCRIPT.replace("CHECK", ASSERTED))
+@pytest.mark.parametrize("test", ["not train", "not train or len(y) == 0", "not (train and len(y) > 0)"])
+def test_the_loader_of_the_training_alone_is_sharded(test: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.replace("CHECK", ASSERTED).replace("if not train:", f"if {test}:"))
     assert "loaders['train'] = rd.distribute_loader(loaders['train'])" in lines
     assert len([line for line in lines if "distribute_loader" in line]) == 1
 
