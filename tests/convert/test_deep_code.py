@@ -49,6 +49,21 @@ LONG: dict[str, Callable[[int], str]] = {
     "negations": lambda n: script("loss = model(x).mean()", f"z = {'not ' * n}x"),
 }
 
+OF_ITSELF = [
+    "random.sample(names, 4)",
+    "random.choices(names, k=4)",
+    "names or random.sample(list(names), 4)",
+    "random.choice(names)",
+    "list(names.values())",
+    "list(zip(names, names))",
+    "zip(*names)",
+    "list(enumerate(names))",
+    "list(map(str, names))",
+    "[random.choice(names) for _ in names]",
+    "{**names, 'a': names}",
+    "dict(zip(names, names)).values()",
+]
+
 
 def calls(text: str, folder: Path) -> int:
     """Return the number of Python calls of a check: unlike seconds, the same on every machine."""
@@ -91,3 +106,14 @@ def test_code_that_is_nested_too_deeply_is_refused_in_one_line(
         assert main([command, str(tmp_path / "train.py")]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"retrofit {command}: error: train.py:") and len(line) < 200
+
+
+@pytest.mark.parametrize("value", OF_ITSELF)
+def test_what_a_name_holds_may_be_taken_from_itself(
+    value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = f"import random\nnames = {{'b': 1}}\nnames = {value}\nfor name in names:\n    name.strip()\n"
+    (tmp_path / "train.py").write_text(script(before=before))
+    assert main(["check", str(tmp_path / "train.py")]) == 1
+    out, err = capsys.readouterr()
+    assert [code for code in FOUND if code not in out] == [] and err == ""

@@ -29,10 +29,16 @@ class Containers:
 
     def entry(self, base: Value, key: object) -> Values:
         """Return what a container holds under `key`, or anywhere when the key is not known."""
+        if not isinstance(base, (Display, Result)):
+            return frozenset([Item(base, key if isinstance(key, str) else "")])
+        # it may hold what is taken from itself: names = random.sample(names, 8)
+        return self._analysis.answer(("entry", base, key), lambda: self._entry(base, key))
+
+    def _entry(self, base: Display | Result, key: object) -> Values:
         exact = self.written(base, key) if isinstance(key, (int, str)) else []
         if exact:
             return frozenset().union(*(self._analysis.evaluate(part, scope) for part, scope in exact))
-        if isinstance(base, (Display, Result)) and (pairs := self._pairs(base)):
+        if pairs := self._pairs(base):
             return self._union([value for _, value in pairs], base.scope)
         if isinstance(base, Result) and base.builder == MAP and (made := applied(base.call, base.scope)) is not None:
             return self._analysis.evaluate(made, base.scope)

@@ -108,6 +108,10 @@ class Analysis:
             return known
         return self._memory.once((node, scope), lambda: self._sets.setdefault(v := self._evaluate(node, scope), v))
 
+    def answer(self, question: tuple[object, ...], compute: Callable[[], Values]) -> Values:
+        """Return the answer to a question about values, of which those that wait for this answer are left out."""
+        return self._memory.once(question, compute)
+
     def named(self, node: ast.expr | None, scope: Scope) -> set[str]:
         """Return the full names of what `node` can be, and of what made it."""
         return self._names(self.evaluate(node, scope))
