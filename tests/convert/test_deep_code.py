@@ -117,3 +117,10 @@ def test_what_a_name_holds_may_be_taken_from_itself(
     assert main(["check", str(tmp_path / "train.py")]) == 1
     out, err = capsys.readouterr()
     assert [code for code in FOUND if code not in out] == [] and err == ""
+
+
+def test_what_a_loop_opens_again_and_again_is_read_in_a_moment(tmp_path: Path) -> None:
+    opened = ["z, other = z", "z = z['a']", "other = z['b']", "z, other = other, z"]
+    loss = "loss = torch.nn.functional.cross_entropy(z @ z.t(), torch.arange(len(z)))"
+    text = script("z = model(x)", "while not torch.is_tensor(z):", *(f"    {line}" for line in opened), loss)
+    assert calls(text, tmp_path) < 1_500_000

@@ -12,6 +12,7 @@ from retrofit.analysis.calls import default_of, given_parameters, last_name
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.flow.sources import MOST_KEYS
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import children, walk
@@ -88,6 +89,7 @@ class ValueReader:
         """Return what an expression has, or its entry at `path`."""
         if node in self.gathered:
             return Value(WHOLE)
+        path = path[:MOST_KEYS]  # of what is its own entry (rows = rows[0]), which would have no end
         return self._known.once((node, scope, path), lambda: self._of(node, scope, path))
 
     def all_of(self, nodes: Iterable[ast.expr], scope: Scope) -> Value:
