@@ -110,6 +110,13 @@ class Scope:
             scope = scope.parent
         return scope
 
+    def is_around(self, other: Scope) -> bool:
+        """Return whether a scope is this one, or inside of it."""
+        inner: Scope | None = other
+        while inner is not None and inner is not self:
+            inner = inner.parent
+        return inner is self
+
     def walk(self) -> Iterator[Scope]:
         yield self
         for child in self.children:

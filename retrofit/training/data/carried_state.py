@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.branches import is_in_body
-from retrofit.analysis.flow.operands import computed_from, inputs
+from retrofit.analysis.flow.operands import computed_from, inputs, through_calls
 from retrofit.analysis.flow.reachability import objects_made
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, functions_run, origins
@@ -344,6 +344,6 @@ def _read_by_losses(project: Project, step: Step) -> set[ScopedName]:
 
 def _variables_in(project: Project, node: ast.expr, scope: Scope, step: Step) -> set[ScopedName]:
     """Return the variables that an expression is computed from."""
-    parts = origins(project.analysis, [Origin(node, scope)], partial(step, project.analysis))
+    parts = through_calls(project.analysis, Origin(node, scope), partial(step, project.analysis))
     places = ((part.node, part.scope) for part in parts if isinstance(part.node, ast.expr))
     return {name for node, scope in places for name in variables_at(project.analysis, node, scope)}
