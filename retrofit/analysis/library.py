@@ -32,6 +32,7 @@ class Library:
     creating_methods: Collection[str] = frozenset()  # of classes: give an object of the class that they are called on
     creating_functions: frozenset[str] = frozenset()  # make an object of a class that a text names
     wrappers: Mapping[str, int] = field(default_factory=dict)  # with the position of what they wrap
+    holders: Mapping[str, str] = field(default_factory=dict)  # containers of objects, with how they are given them
     kept_arguments: Mapping[str, list[str]] = field(default_factory=dict)  # parameters that are attributes later
     moving_methods: Collection[str] = frozenset()  # as statements: the object is another one from here on
     filling_methods: Collection[str] = frozenset()  # as statements: the object is the same, with other content

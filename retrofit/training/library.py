@@ -25,6 +25,7 @@ TORCH = Library(
     creating_methods=modules.CREATING,
     creating_functions=launch.INSTANTIATES,
     wrappers=modules.PLAIN_WRAPPERS,
+    holders=modules.HOLDERS,
     kept_arguments=data.KEPT_ARGUMENTS,
     moving_methods=modules.MOVING,
     filling_methods=modules.FILLING,

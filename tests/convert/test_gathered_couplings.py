@@ -60,6 +60,11 @@ GATHERED = {
         'each = F.cross_entropy(out, y, reduction="none")\nloss = (each.detach().softmax(0) * each).sum()'
     ),
     "the scale of a batch": "low, high = out.min(), out.max()\nloss = F.mse_loss((out - low) / (high - low), x[:, :3])",
+    "in another precision": (
+        "pairs = (out @ model(x + 0.1).t()).float() * out.mean(1, keepdim=True)\n"
+        "loss = F.cross_entropy(pairs, torch.arange(len(out)))"
+    ),
+    "values of the batch": "loss = F.cross_entropy(out @ x[:, :3].t(), torch.arange(len(out)))",
     "covariances": "loss = Correlations()(out, x[:, :3])",
     "arguments of a pair": "pair = out, x[:, :3]\nloss = aligned(*pair)",
     "correlation": "p, t = out[:, 0], x[:, 0]\nloss = 1 - F.cosine_similarity(p - p.mean(), t - t.mean(), dim=0)",

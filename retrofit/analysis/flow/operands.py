@@ -13,7 +13,7 @@ from ..values.inference import Analysis
 from .bindings import bindings_of
 from .keys import Key, has_no_entry
 from .reaching_definitions import live_bindings
-from .sources import Origin, closure, functions_run, is_followed, sources, yielded
+from .sources import Origin, closure, entries, functions_run, is_followed, sources, yielded
 from .stored import stored_in
 
 UNKNOWN_ENTRIES = ((None,), (Key.ELEMENT,))  # of what a call gives: computed from its arguments for arrays only
@@ -104,6 +104,8 @@ def _inputs(analysis: Analysis, origin: Origin, stored: bool) -> Iterator[Origin
         yield from _branches(source)
     if isinstance(node, ast.Lambda):
         yield Origin(node.body, analysis.scope_of_node[node])
+    elif _is_known_entry(origin):
+        pass  # of (x, y) one of both is not computed from the other
     elif origin.keys[:1] not in UNKNOWN_ENTRIES or _is_array(analysis, node):
         yield from (origin.to(part, keys=()) for part in operands(node))
     for item in stored_in(analysis, node, scope) if stored else ():  # type: ignore[arg-type]
@@ -111,6 +113,12 @@ def _inputs(analysis: Analysis, origin: Origin, stored: bool) -> Iterator[Origin
     if stored and isinstance(node, ast.Call) and not origin.keys:
         for function in functions_run(analysis, node, scope):
             yield from yielded(function.scope)
+
+
+def _is_known_entry(origin: Origin) -> bool:
+    """Return whether an entry of a display is asked for by a key that is written down."""
+    is_display = isinstance(origin.node, (ast.Tuple, ast.List, ast.Dict))
+    return is_display and bool(origin.keys) and isinstance(origin.keys[0], (int, str)) and any(entries(origin))
 
 
 def _is_array(analysis: Analysis, node: ast.AST) -> bool:

@@ -9,9 +9,9 @@ from ..calls import CallSite, later_entries
 from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .attribute_names import in_dict_of_names, listed_members
+from .held import DICT, objects_held, several_picked
 from .kinds import NOTHING, Display, Item, Result, Value, Values
 from .mapped import MAP, applied
-from .picked import several_picked
 
 if TYPE_CHECKING:
     from .inference import Analysis
@@ -52,6 +52,8 @@ class Containers:
                 return frozenset().union(*(self.entry(value, key) for value in held))
         if isinstance(base, Result) and (picked := several_picked(self._analysis, base)):
             return picked | {Item(base)}
+        if isinstance(base, Result) and (objects := objects_held(self._analysis, base, key)):
+            return objects | {Item(base)}
         if not isinstance(base, Display):
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope
@@ -160,6 +162,8 @@ class Containers:
             return self._union([name for name, _ in self._pairs(value) if name is not None], value.scope)
         if isinstance(value, Display) and isinstance(value.node, ast.DictComp):
             return self._analysis.evaluate(value.node.key, value.scope)
+        if isinstance(value, Result) and self._analysis.library.holders.get(value.builder) == DICT:
+            return frozenset([Item(value)])
         return self.entry(value, None)
 
     def given_as_keyword(self, node: ast.Subscript, scope: Scope) -> list[tuple[ast.expr, Scope]]:

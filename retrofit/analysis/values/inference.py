@@ -23,6 +23,7 @@ from .attribute_names import in_dict_of_names, taken_by_text
 from .classes import Classes
 from .containers import Containers
 from .decorators import Registries, applications, is_followed, taking
+from .held import one_picked
 from .kinds import (
     NOTHING,
     Display,
@@ -38,7 +39,6 @@ from .kinds import (
     Values,
     name_of,
 )
-from .picked import one_picked
 
 
 class Analysis:

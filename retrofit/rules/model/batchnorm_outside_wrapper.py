@@ -20,7 +20,7 @@ from retrofit.training.data.drawn import builders_of_value
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.model.layers import has_batchnorm_layers
 from retrofit.training.model.models import run_by_training
-from retrofit.training.model.modules import is_layer, is_module
+from retrofit.training.model.modules import is_layer, is_module, is_part
 from retrofit.training.model.places import place_after
 from retrofit.training.placement import after_variable
 from retrofit.training.torch_api.modules import MODULE_PACKAGES, SYNC_BATCHNORM, UPDATES_BATCHNORM
@@ -108,7 +108,7 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
         variables = variables_of(analysis, node, call.scope) if call.call in batches and is_model else set()
         owner = call.scope.enclosing_class()
         is_in_module = owner is not None and is_module(analysis, Instance(owner)) and isinstance(node, ast.Attribute)
-        if is_in_module or any(v.is_attribute and is_module(analysis, Instance(v.scope)) for v in variables):
+        if is_in_module or any(is_part(analysis, variable) for variable in variables):
             continue  # a part of a module, whatever it was called before
         for variable in variables:
             is_trained = ({variable} | upstream(analysis, variable)) & trained

@@ -221,6 +221,8 @@ def find(project: Project) -> Iterator[Finding]:
             yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
     yield from _set_at_first(project)
     for write in kept_statistics(project):
+        if write.name in names:
+            continue
         message = f"{write.name} keeps a statistic of each batch"
         means = means_of_training(project, write)
         if means:

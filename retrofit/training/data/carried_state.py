@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 KEEPS = (ADDS_ONE | ADDS_ALL) - {"put", "put_nowait"}  # a queue of threads gives each batch once
 EMPTY = ast.List([], ast.Load())
 Step = Callable[[Analysis, Origin], Iterable[Origin]]
-NUMBERS = SHAPE_METHODS | (READS - {"numpy"}) | {"len", "int", "float", "range", "isinstance"}  # not tensors of samples
+NUMBERS = SHAPE_METHODS | (READS - {"numpy"})  # methods that give no tensors of samples
+NUMBERS_OF_PYTHON = {"len", "int", "float", "range", "isinstance"}
 
 
 def carried_writes(project: Project) -> list[Write]:
@@ -298,7 +299,7 @@ def has_samples_of_batch(project: Project, value: ast.expr, scope: Scope) -> boo
     def through(origin: Origin) -> list[Origin]:
         node = origin.node
         if isinstance(node, ast.Call) and (
-            last_name(node) in NUMBERS
+            last_name(node) in (NUMBERS_OF_PYTHON if isinstance(node.func, ast.Name) else NUMBERS)
             or _is_figure(project.analysis, node, origin.scope)
             or project.leads_to_collective(node, origin.scope)
         ):

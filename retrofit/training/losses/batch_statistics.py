@@ -10,20 +10,22 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import known_scopes
-from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.flow.sources import Origin, origins, sources
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.carried_state import carried_writes
 from retrofit.training.model.modules import is_module, only_in_training
-from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS, STATISTICS, TRANSPOSES
+from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS, STATISTICS, SUMS_AND_MEANS, TRANSPOSES
 
 from .first_batch import first_batch_writes
 from .reductions.axes import axes_of
+from .reductions.kept_counts import counted_in, kept_counts
 from .writes import Write, writes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+OF_NUMBERS = (ast.Add, ast.Sub, ast.Div, ast.Pow)  # no B * T of a shape
 COUNTS = SHAPE_METHODS | {"len", "numel"}
 
 
@@ -31,17 +33,39 @@ def kept_statistics(project: Project) -> Iterator[Write]:
     """Yield the first statistic that each class of modules keeps of what it is given, and computes its output from.
 
     A class counts however its objects are reached: by a loop over a container, or by a method of the model. Those
-    whose states are found on the way to a loss are left to that.
+    whose states are found on the way to a loss are left to that, where sums and means are all that they compute.
     """
     known = {write.scope.parent for write in carried_writes(project)}
-    known |= {write.scope.parent for write in first_batch_writes(project)}
+    at_first = {write.scope.parent for write in first_batch_writes(project)}
     for scope in project.analysis.scopes():
-        if isinstance(scope.node, ast.ClassDef) and scope not in known and is_module(project.analysis, Instance(scope)):
-            methods = [method for method in known_scopes(project.analysis) if method.parent is scope]
-            methods = [method for method in methods if getattr(method.node, "name", "__init__") != "__init__"]
-            if not any(_is_of_all(project, method) for method in methods):
-                methods.sort(key=lambda method: method.node.lineno)  # type: ignore[union-attr]
-                yield from _first(project, methods)
+        if not isinstance(scope.node, ast.ClassDef) or scope in at_first:
+            continue
+        methods = [method for method in known_scopes(project.analysis) if method.parent is scope]
+        methods = [method for method in methods if getattr(method.node, "name", "__init__") != "__init__"]
+        if not is_module(project.analysis, Instance(scope)) or any(_is_of_all(project, method) for method in methods):
+            continue
+        if scope not in known or any(_takes_more_than_sums(project, method) for method in methods):
+            methods.sort(key=lambda method: method.node.lineno)  # type: ignore[union-attr]
+            yield from _first(project, methods)
+
+
+def _takes_more_than_sums(project: Project, method: Scope) -> bool:
+    """Return whether a method computes a spread over the batch, or computes with the number of its samples."""
+    counted = {value for value, _ in kept_counts(project)}
+    for node in own_nodes(method.node):
+        is_sum = last_name(node) in SUMS_AND_MEANS
+        if isinstance(node, ast.Call) and not is_sum and _is_statistic(project, node, method):
+            return True
+        parts = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, OF_NUMBERS) else []
+        if any(part not in counted and _is_count(project, part, method) for part in parts):
+            return True
+    return False
+
+
+def _is_count(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a value is the number of samples itself, under a name or not."""
+    steps = origins(project.analysis, [Origin(node, scope)], lambda step: sources(project.analysis, step))
+    return any(step.scope is scope and any(counted_in(step.node)) for step in steps)
 
 
 def means_of_training(project: Project, write: Write) -> list[ast.expr]:
@@ -61,9 +85,20 @@ def _first(project: Project, methods: list[Scope]) -> Iterator[Write]:
     writes = [
         write for method in methods for node in own_nodes(method.node) for write in _updates(project, node, method)
     ]
-    written = {write.name for write in writes}
-    read = {name for method in methods for name in _returned(project, method)} if written else set()
+    read = _read_for_outputs(project, methods) if writes else set()
     yield from [write for write in writes if write.name in read][:1]
+
+
+def _read_for_outputs(project: Project, methods: list[Scope]) -> set[str]:
+    """Return the attributes that the methods compute their results from, by way of others too: sums of a codebook."""
+    read = {name for method in methods for name in _returned(project, method)}
+    nodes = [(node, method) for method in methods for node in own_nodes(method.node)]
+    written = [(ast.unparse(place), value, scope) for node, scope in nodes for place, value, _ in writes_of(node)]
+    before: set[str] = set()
+    while read - before:
+        found, before = [each for each in written if each[0] in read - before], set(read)
+        read |= {name for _, value, scope in found for name in _attributes_in(project, value, scope)}
+    return read
 
 
 def _updates(project: Project, node: ast.AST, scope: Scope) -> Iterator[Write]:
@@ -111,8 +146,12 @@ def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _returned(project: Project, scope: Scope) -> Iterator[str]:
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Return) and node.value is not None:
-            steps = _computed_within(project, node.value, scope)
-            yield from (ast.unparse(step) for step in steps if isinstance(step, ast.Attribute))
+            yield from _attributes_in(project, node.value, scope)
+
+
+def _attributes_in(project: Project, value: ast.expr, scope: Scope) -> Iterator[str]:
+    steps = _computed_within(project, value, scope)
+    yield from (ast.unparse(step) for step in steps if isinstance(step, ast.Attribute))
 
 
 def _computed_within(project: Project, node: ast.expr, scope: Scope) -> list[ast.expr]:

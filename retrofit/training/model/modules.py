@@ -6,9 +6,11 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.branches import exits_before, is_in_body
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -48,6 +50,16 @@ def classes_inside(analysis: Analysis, kinds: Iterable[Scope]) -> list[Scope]:
                 yield from (part.scope for part in parts if isinstance(part, Instance) and is_module(analysis, part))
 
     return list(closure(kinds, step))
+
+
+def is_part(analysis: Analysis, variable: Variable) -> bool:
+    """Return whether a variable is an attribute of a module, or is taken out of one: `layer = self.layers[i]`."""
+    if variable.is_attribute:
+        return is_module(analysis, Instance(variable.scope))
+    given = [
+        (part, a.scope) for a in assignments_to(analysis, variable) if a.value is not None for part in walk(a.value)
+    ]
+    return any(isinstance(part, ast.Attribute) and classes_of(analysis, part.value, scope) for part, scope in given)
 
 
 def is_layer(analysis: Analysis, value: Value) -> bool:

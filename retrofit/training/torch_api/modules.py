@@ -90,7 +90,9 @@ SEQUENCE_FIRST = frozenset(
 # Stacks of such a layer, which is their first argument.
 STACKS = frozenset({"torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder"})
 PARAMETER_CLASSES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
-MODULE_CONTAINERS = frozenset({"torch.nn.ModuleList", "torch.nn.ModuleDict", "torch.nn.Sequential"})
+# Containers of modules, with how they are given them: as a list, as a dict, or one after the other.
+HOLDERS = {"torch.nn.ModuleList": "list", "torch.nn.ModuleDict": "dict", "torch.nn.Sequential": "separate"}
+MODULE_CONTAINERS = frozenset(HOLDERS)
 PARAMETER_CONTAINERS = frozenset({"torch.nn.ParameterList", "torch.nn.ParameterDict"})
 PARAMETERS_OF_LAYERS = frozenset({"weight", "bias"})
 REGISTER_BUFFER = "register_buffer"

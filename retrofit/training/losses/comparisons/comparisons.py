@@ -14,7 +14,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.batch_values import BATCH
-from retrofit.training.data.carried_state import has_samples_of_batch
+from retrofit.training.data.carried_state import carried_writes, has_samples_of_batch
 from retrofit.training.data.made_before import of_losses
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import GATHERS
@@ -22,6 +22,7 @@ from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import (
     DISTANCES,
     DISTANCES_WITHIN,
+    EINSUMS,
     RANGES,
     SHAPE_ATTRIBUTES,
     SHAPE_METHODS,
@@ -79,6 +80,9 @@ def _find(project: Project) -> Iterator[Comparison]:
         is_same = left == right and is_plain and not is_of_weights(project, pair.left, scope)
         is_compared = any(_is_embedded(project, part, scope) for part in pair.drawn_from)
         is_compared |= all(_is_embedded(project, part, scope) for part in parts)
+        if is_plain and not is_compared and _is_of_matrices(project, node, scope):
+            is_compared = any(_is_embedded(project, part, scope) for part in parts)
+            is_compared = is_compared and all(_is_of_this_batch(project, part, scope) for part in parts)
         if is_plain and not is_compared and _is_product(project, node, scope):
             is_compared = all(_is_of_inputs(project, part, scope) for part in parts)
         is_compared |= pair.is_broadcast and all(_is_of_layers(project, part, scope) for part in parts)
@@ -124,6 +128,13 @@ def _comes_from_model(project: Project, node: ast.expr, scope: Scope) -> bool:
     parts = ((part, where) for inner, where in found for part in walk(inner) if isinstance(part, ast.Name))
     drawn = (binding.node for part, where in parts for binding in where.bindings.get(part.id, []))
     return project.draws.is_used or any(loop in loops for loop in drawn)
+
+
+def _is_of_this_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this has samples of the batch, and none that a queue or a memory bank keeps of those before."""
+    kept = {write.name for write in carried_writes(project)}
+    parts = (part for part, _ in _origins(project, node, scope) if isinstance(part, (ast.Name, ast.Attribute)))
+    return has_samples_of_batch(project, node, scope) and kept.isdisjoint(map(ast.unparse, parts))
 
 
 def _given_samples(project: Project) -> set[ast.Call]:
@@ -222,6 +233,13 @@ def _is_product(project: Project, node: ast.AST, scope: Scope) -> bool:
     dims = [dim for call in calls if call.func.attr in TRANSPOSES for dim in call.args]  # type: ignore[attr-defined]
     is_of_each = any(isinstance(dim, ast.UnaryOp) for dim in dims)  # transpose(-2, -1)
     return not is_of_each and not names & (DISTANCES | DISTANCES_WITHIN)
+
+
+def _is_of_matrices(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a product takes two axes of each operand, so that none is of each sample: x @ y.t(), torch.mm."""
+    names = project.analysis.called(node, scope) if isinstance(node, ast.Call) else set()
+    parts = [part.attr for part in walk(node) if isinstance(part, ast.Attribute)]
+    return bool(names & (EINSUMS | {"torch.mm"})) or bool({"t", "T", "mm"} & set(parts))
 
 
 def _is_of_each_matrix(project: Project, node: ast.AST, pair: Pair, scope: Scope) -> bool:

@@ -35,7 +35,7 @@ LAYERS = {
 }  # fmt: skip
 KEEPS = {"append", "extend", "add", "insert"}
 TEXTS = {"format", "str", "repr"}
-ENDS = READS | {"backward", "float", "detach"}  # a number that is shown, or the gradients
+ENDS = READS | {"backward", "detach"}  # a number that is shown, or the gradients
 
 
 class NotProven(Exception):

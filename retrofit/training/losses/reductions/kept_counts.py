@@ -55,11 +55,11 @@ def _added(node: ast.AST) -> Iterator[ast.expr]:
 def _counts(project: Project, value: ast.expr, scope: Scope) -> bool:
     """Return whether a value is computed from the number of samples, or of entries, that a batch has."""
     steps = [step for step in computed_from(project.analysis, value, scope) if step.scope is scope]
-    counted = [of for step in steps for of in _counted(step.node)]
+    counted = [of for step in steps for of in counted_in(step.node)]
     return bool(counted) and any(has_samples_of_batch(project, of, scope) for of in counted)
 
 
-def _counted(node: ast.AST) -> Iterator[ast.expr]:
+def counted_in(node: ast.AST) -> Iterator[ast.expr]:
     """Yield `x` of len(x), x.shape[0], x.size(0) and x.numel()."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
         if isinstance(node.slice, ast.Constant) and node.slice.value == 0:
