@@ -56,7 +56,7 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
     waiting = [variable]
     while waiting:
         current = waiting.pop()
-        handed_over = [(b, list(_handed_over(analysis, b, scope))) for b, scope in _bindings(analysis, current)]
+        handed_over = [(b, _handed_over(analysis, b, scope)) for b, scope in _bindings(analysis, current)]
         entries = {b.value for b, parts in handed_over if parts and isinstance(b.value, ast.Subscript)}
         given = [(a.value, a.scope) for a in assignments_to(analysis, current) if a.value not in entries]
         given += [part for _, parts in handed_over for part in parts]
@@ -97,8 +97,15 @@ def keeps_object(analysis: Analysis, variable: Variable, given: Assignment) -> b
     return bool(kept)
 
 
-def _handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what calls and containers give a name: `net` of `model, _ = build()`, where build returns `net, 1`."""
+def _handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what calls and containers give a name: `net` of `model, _ = build()`, where build returns `net, 1`."""
+    known: dict[tuple[Binding, Scope], list[tuple[ast.expr, Scope]]] = analysis.fact("handed over", dict)
+    if (binding, scope) not in known:
+        known[binding, scope] = list(_find_handed_over(analysis, binding, scope))
+    return known[binding, scope]
+
+
+def _find_handed_over(analysis: Analysis, binding: Binding, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     if binding.kind != "value" or not (binding.path or isinstance(binding.value, (ast.Call, ast.Subscript))):
         return
     if binding.value is None or isinstance(part_of(binding), (ast.Name, ast.Attribute)):
