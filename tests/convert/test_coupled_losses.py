@@ -572,3 +572,54 @@ def test_a_sum_over_what_may_be_one_sample_is_not_made_one_of_all_processes(form
     result = conversion(tmp_path, POOLED.replace("h in graphs", form))
     assert not result.refusals
     assert not any("batch_sum" in file.text for file in result.files if file.path.name == "train.py")
+
+
+WRAPPED = """\
+def flatten(tensor):
+    order = (1, 0) + tuple(range(2, tensor.dim()))
+    return tensor.permute(order).contiguous().view(tensor.size(1), -1)
+
+
+class Generalised(nn.Module):
+    def forward(self, input, target):
+        input = flatten(input)
+        target = flatten(target)
+        if input.size(0) == 1:
+            input = torch.cat((input, 1 - input), dim=0)
+            target = torch.cat((target, 1 - target), dim=0)
+        weights = target.sum(-1)
+        weights = 1 / (weights * weights).clamp(min=1e-6)
+        both = (input * target).sum(-1)
+        both = both * weights
+        either = (input + target).sum(-1)
+        either = (either * weights).clamp(min=1e-6)
+        return 1 - 2 * (both.sum() / either.sum())
+
+
+class Masked(nn.Module):
+    def __init__(self, loss, ignored):
+        super().__init__()
+        self.loss, self.ignored = loss, ignored
+
+    def forward(self, input, target):
+        mask = target.clone().ne_(self.ignored)
+        return self.loss(input * mask, target * mask)
+
+
+model = nn.Conv2d(2, 2, 1).double()
+loader = DataLoader(data, batch_size=args.batch_size)
+criterion = Masked(Generalised(), 2)
+optimizer = optim.SGD(model.parameters(), lr=args.lr)
+for x, y in loader:
+    loss = criterion(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_nothing_is_said_of_a_quotient_of_sums_over_all_ranks(tmp_path: Path) -> None:
+    result = conversion(tmp_path, HEAD + WRAPPED)
+    (text,) = [file.text for file in result.files if file.path.name == "train.py"]
+    assert not result.refusals and text.count("rd.loss.batch_sum(") == 3
+    assert not [f for f in (*result.findings, *result.listed) if "divided by each other" in f.message and not f.edits]

@@ -23,6 +23,7 @@ from retrofit.training.losses.gathering.gathered import is_of_whole_rows
 from retrofit.training.losses.ignored_labels import counts_labels, ignores_padding
 from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import couplings, is_made_global, obstacle
+from retrofit.training.losses.reductions.kinds import GLOBAL
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.rows.chosen_elements import is_mean_of_chosen, is_of_chosen
@@ -248,6 +249,8 @@ def find(project: Project) -> Iterator[Finding]:
     for division in project.divisions:
         place = (division.node, division.scope)
         is_global = is_made_global(project, division.divisor, division.scope) or is_of_whole_rows(project, *place)
+        if not isinstance(division.node, ast.AugAssign):
+            is_global = is_global or reader_of(project).kind(division.node, division.scope).parts == {GLOBAL}
         if division.is_in_loop or is_global:
             continue
         is_of_rows = division.kind == SIZE and has_uneven_rows(project)

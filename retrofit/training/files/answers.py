@@ -70,18 +70,18 @@ def _asking(analysis: Analysis, known: Collection[ast.AST]) -> Iterator[tuple[li
     """Yield the calls by which every process asks for files, and the tests of their answers."""
     places: list[tuple[Any, Scope]] = reached_of(analysis, *TESTS, *SETTING)
     for node, scope in places:
-        if node not in known:
-            tests = _tests_of_answer(node, scope) if isinstance(node, SETTING) else [node]
-            asked: Any = node.value if isinstance(node, SETTING) else node.test
-            parts = walk(asked) if tests else ()  # `is_new: bool` sets nothing
-            asking = [part for part in parts if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
-            if asking:
-                yield [part for part in asking if _is_common(analysis, part, scope)], tests, scope
+        asked: Any = node.value if isinstance(node, SETTING) else node.test
+        if node in known or asked is None:  # `is_new: bool` sets nothing
+            continue
+        asking = [part for part in walk(asked) if isinstance(part, ast.Call) and _asks(analysis, part, scope)]
+        tests = _tests_of_answer(node, scope) if asking and isinstance(node, SETTING) else [node]
+        if asking and tests:
+            yield [part for part in asking if _is_common(analysis, part, scope)], tests, scope
 
 
 def _tests_of_answer(setting: ast.Assign | ast.AnnAssign, scope: Scope) -> list[ast.If | ast.Assert | ast.IfExp]:
     """Return the tests of a function of what one of its variables is set to: `is_new = not os.path.exists(path)`."""
-    names = stored_names([setting]) if setting.value is not None else set()
+    names = stored_names([setting])
     tests = [part for part in own_nodes(scope.node) if isinstance(part, TESTS)] if names else []
     return [test for test in tests if loaded_names([test.test]) & names]
 
