@@ -88,6 +88,19 @@ GATHERED = {
         "z = out - out.mean(0)\nspread = F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()\n"
         "c = z.T @ z / (len(z) - 1)\nloss = spread + (c.pow(2).sum() - c.diagonal().pow(2).sum()) / 3"
     ),
+    "weights without their history": "loss = (out @ out.t()).exp().mean() + (out.detach().norm(dim=1) * y).mean()",
+    "another type": "loss = (out @ out.t()).exp().mean() + (out.double().float().norm(dim=1) * y).mean()",
+    "pairs in a list": (
+        "near = out @ out.t()\nloss = 0\nfor rows, classes in [(near, y), (near * 2, y)]:\n"
+        "    loss = loss + F.cross_entropy(rows[:, :3], classes)"
+    ),
+    "pairs put into a list": (
+        "near, kept, loss = out @ out.t(), [], 0\nkept.append((near, y))\nfor rows, classes in kept:\n"
+        "    loss = loss + ((classes[:, None] == classes[None]) * rows).mean()"
+    ),
+    "labels on the scale of the batch": (
+        "y = (y - y.double().mean()) / y.double().std()\nloss = ((out @ out.t()).mean(1) - y).pow(2).mean()"
+    ),
 }
 
 

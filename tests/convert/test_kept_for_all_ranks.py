@@ -124,6 +124,15 @@ WHOLE_ALREADY = {
         method("put(self, rows)", "self.kept = torch.cat([rows, self.kept])[:16]"), loss=f"net.put(z)\n{OF_NET}"
     ),
 }
+GATHERED_NEXT_TO_WHOLE = {
+    "pairs": form(
+        before="waiting = deque(maxlen=3)",
+        loss="loss = z.pow(2).mean()\nfor rows, classes in waiting:\n"
+        "    same = (y[:, None] == classes[None]).float()\n"
+        "    loss = loss - (same * (z @ rows.t()).log_softmax(1)).sum(1).mean()",
+        after="waiting.append((z.detach(), y))",
+    ),
+}
 REFUSED = {
     "a place that is counted elsewhere": form(
         method("put(self, rows)", "self.kept[self.place : self.place + len(rows)] = rows"),
@@ -164,6 +173,9 @@ REFUSED = {
     "a sum at a place of the batch": form(
         method("put(self, rows, classes)", "self.kept[classes.min()] = rows.sum(0)"), after="net.put(z, y)"
     ),
+    "several tensors that are given as one": form(
+        method("put(self, pair)", "rows, classes = pair", "self.kept[: len(rows)] = rows"), after="net.put([z, y])"
+    ),
     "a mean at a drawn place": form(
         method("put(self, rows)", "self.kept[random.randrange(16)] = rows.mean(0)"), after="net.put(z)"
     ),
@@ -181,6 +193,14 @@ def test_what_is_kept_is_gathered_once(tmp_path: Path, name: str) -> None:
     assert gathered in text and other not in text
 
 
+@pytest.mark.parametrize("name", GATHERED_NEXT_TO_WHOLE)
+def test_what_is_kept_with_rows_of_all_ranks_is_gathered(tmp_path: Path, name: str) -> None:
+    result = conversion(tmp_path, SCRIPT.format(name=name, **GATHERED_NEXT_TO_WHOLE[name]))
+    (text,) = [file.text for file in result.files if file.path.name == "train.py"]
+    assert not result.refusals
+    assert "waiting.append((z.detach(), rd.loss.batch_rows(y)))" in text
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_each_rank_would_place_on_its_own_is_refused(tmp_path: Path, name: str) -> None:
     refused = conversion(tmp_path, SCRIPT.format(name=name, **REFUSED[name])).refusals
@@ -189,7 +209,7 @@ def test_what_each_rank_would_place_on_its_own_is_refused(tmp_path: Path, name: 
 
 def test_processes_keep_what_one_keeps(tmp_path: Path, launcher: Launcher) -> None:
     """The last batch has 2 samples, so that the third of three processes has none of it."""
-    forms = GATHERED | WHOLE_ALREADY
+    forms = GATHERED | WHOLE_ALREADY | GATHERED_NEXT_TO_WHOLE
     for folder in ("alone", "together"):
         (tmp_path / folder).mkdir()
         for name, parts in forms.items():

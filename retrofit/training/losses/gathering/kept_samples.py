@@ -12,7 +12,7 @@ from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import variables_at
-from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.carried_state import variables_of_losses, writes_in_batches
 from retrofit.training.data.random_draws import draws_in_loop
@@ -20,6 +20,7 @@ from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.tensors import DETACHES
 
 from ..reductions.coupling import coupled_nodes, obstacle
+from ..reductions.lists import LAYERS
 from ..writes import Write
 from .gathered import reader_of_values
 from .kept_batches import keeps_batches
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 DETACHED = DETACHES | {"detach_"}
 PLACES = (ast.Name, ast.Attribute)
+DISPLAYS = (ast.Tuple, ast.List, ast.Dict)
+UNDIVIDED = (ast.Name, ast.Lambda, *COMPREHENSIONS)
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,16 @@ def _parameters_of_rows(project: Project, scope: Scope) -> tuple[str, ...]:
         if name == "self" or use is None:
             continue
         kind = reader.value(use, scope).kind
-        if kind == PLAIN and len(scope.bindings[name]) == 1:
+        if kind == PLAIN and len(scope.bindings[name]) == 1 and not _has_parts(project, use, scope):
             found.append(name)
         elif kind != FIXED or _is_drawn_apart(project, use, scope):
             return ()
     return tuple(found)
+
+
+def _has_parts(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether something is a list or a dict of tensors, each with a row per sample, and not one of these."""
+    return LAYERS in reader_of_values(project).lists.entries(node, scope)
 
 
 def _only_keeps(project: Project, scope: Scope) -> bool:
@@ -193,12 +201,21 @@ def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
         places = (part for part in walk(node) if isinstance(part, PLACES))
         if any(states.intersection(variables_at(project.analysis, place, write.scope)) for place in places):
             return None  # of another state, which a rank may keep for itself
+        if isinstance(node, DISPLAYS):
+            waiting += children(node)
+            continue
         kind = reader.value(node, write.scope).kind
         has_whole |= kind == WHOLE
+        if kind not in (PLAIN, FIXED, WHOLE) or isinstance(node, ast.Starred):
+            return None
+        if (kind == PLAIN or isinstance(node, ast.Name)) and _has_parts(project, node, write.scope):
+            return None
         if kind == PLAIN:
             found.append(node)
-        elif kind not in (FIXED, WHOLE) or _is_drawn_apart(project, node, write.scope):
+        elif _is_drawn_apart(project, node, write.scope):
             return None
+        elif kind == WHOLE and node not in reader.gathered and not isinstance(node, UNDIVIDED):
+            waiting += children(node)  # next to rows of all ranks there may be some of this one
     return found if found or has_whole else None
 
 

@@ -35,7 +35,8 @@ LAYERS = {
 }  # fmt: skip
 KEEPS = {"append", "extend", "add", "insert"}
 TEXTS = {"format", "str", "repr"}
-ENDS = READS | {"backward", "detach"}  # a number that is shown, or the gradients
+ENDS = READS | {"backward"}  # a number that is shown, or the gradients
+OF_FIGURES = {"detach"}  # of a loss, what is shown
 
 
 class NotProven(Exception):
@@ -276,7 +277,7 @@ class Spread:
         if not (isinstance(parent, ast.Call) and parent.func is node):
             self.follow(node, scope, is_mixed)
             return
-        if node.attr in ENDS | TYPE_METHODS:
+        if node.attr in ENDS | TYPE_METHODS or (node.attr in OF_FIGURES and self._is_scalar(node.value, scope)):
             return
         if node.attr not in KEEPS:
             self._meets(parent, node.value, scope, is_mixed)
@@ -308,6 +309,7 @@ class Spread:
         name = last_name(call)
         functions = functions_inside(self.analysis, call, scope)
         if isinstance(call.func, ast.Attribute) and name in KEEPS and not functions:
+            self._gather_next_to(node, call.args, scope)
             self._follow_names([call.func.value], scope, is_mixed)
             return
         is_statement = isinstance(scope.source.parents[call], ast.Expr)
@@ -328,6 +330,13 @@ class Spread:
         elif not is_mixed:
             self._meets(call, node, scope, is_mixed)
         self.follow(call, scope, is_mixed)
+
+    def _gather_next_to(self, node: ast.AST, kept: list[ast.expr], scope: Scope) -> None:
+        """Gather the rows that are put into a list next to gathered ones: waiting.append((outputs, labels))."""
+        for part in kept:
+            for one in part.elts if part is node and isinstance(part, (ast.Tuple, ast.List)) else []:
+                if self.reader.value(one, scope).kind in ROWS:
+                    self.require(one, scope)
 
     def _meets(self, call: ast.Call, node: ast.AST, scope: Scope, is_mixed: bool) -> None:
         """Let everything else that a call is given be that of all ranks."""

@@ -177,7 +177,7 @@ class ValueReader:
         if binding.node in self.project.batch_values.loops:
             is_number = last_name(binding.value) == "enumerate" and binding.path[:1] == (0,)
             return Value(FIXED if is_number else PLAIN)
-        found = self.value(binding.value, scope)
+        found = self.value(binding.value, scope, (None, *binding.path))
         if found.kind in ROWS and SAMPLES in self.lists.entries(binding.value, scope):
             return other("it goes through the samples one by one")
         return found
