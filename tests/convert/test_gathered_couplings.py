@@ -10,7 +10,9 @@ from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
 SCRIPT = """\
+import functools
 import itertools
+import operator
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -46,7 +48,7 @@ torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.randint(0, 3, (32,))), batch_size=8)
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.002)
 for x, y in loader:
     out = model(x)
     LINES
@@ -87,6 +89,50 @@ GATHERED = {
     "spread and covariance": (
         "z = out - out.mean(0)\nspread = F.relu(1 - (z.var(0) + 1e-4).sqrt()).mean()\n"
         "c = z.T @ z / (len(z) - 1)\nloss = spread + (c.pow(2).sum() - c.diagonal().pow(2).sum()) / 3"
+    ),
+    "in an order": "rows = out[x[:, 0].argsort()]\nloss = (rows[1:] - rows[:-1]).pow(2).mean()",
+    "places in an order": "places = y.argsort().argsort()\nloss = (out.mean(1) * places).mean()",
+    "singular values": "loss = torch.linalg.svdvals(out).sum() - torch.norm(out.softmax(1), 'nuc') / len(out)",
+    "an integral over the samples": (
+        "score, order = out[:, 0].sort()\nloss = torch.trapezoid(out[:, 1].pow(2)[order], score)\n"
+        "loss = loss + torch.cumulative_trapezoid(out, dim=0).mean()"
+    ),
+    "a product of matrices in a row": "loss = torch.bmm(out.T[None], out[None]).pow(2).mean()",
+    "windows over the samples": (
+        "loss = F.avg_pool1d(out.T[None], 2).exp().mean() + F.adaptive_max_pool1d(out.t()[None], 1).exp().mean()\n"
+        "loss = loss + F.conv1d(out.t()[None], torch.ones(1, 3, 3)).exp().mean() + out.unfold(0, 2, 1).std(-1).mean()"
+    ),
+    "columns that are mapped": (
+        "loss = torch.vmap(lambda column: column.std(), in_dims=1)(out).mean()\n"
+        "loss = loss + torch.stack([column.var() for column in out.t()]).exp().mean()"
+    ),
+    "one row after the other": (
+        "loss = functools.reduce(operator.add, out).exp().mean() + functools.reduce(torch.maximum, out).exp().mean()\n"
+        "loss = loss + torch.stack(list(itertools.accumulate(out))).exp().mean() + max(out[:, 0])"
+    ),
+    "axes that are moved": (
+        "loss = out.movedim(0, 1).std(1).mean() + out.moveaxis(0, -1).var(-1).mean()\n"
+        "loss = loss + out.swapdims(0, 1).std(1).mean()\n"
+        "loss = loss + out.T.std(-1).mean() + out.std(-2).mean() + (out.softmax(dim=-2) * out).sum()"
+    ),
+    "spectra": (
+        "loss = torch.fft.fftn(out).abs().mean() + torch.fft.fft2(out).abs().mean()\n"
+        "loss = loss + torch.fft.rfft(out[:, 0]).abs().mean() + torch.gradient(out, dim=0)[0].abs().mean()"
+    ),
+    "rows by an index": (
+        "loss = (out.narrow(0, 0, 2) - out.select(0, 3)).pow(2).mean()\n"
+        "loss = loss + out.index_select(0, torch.tensor([0, 5])).pow(2).mean() + torch.take(out, y).mean()"
+    ),
+    "products without an arrow": "loss = torch.einsum('ic,jc', out, out).exp().mean()",
+    "a place among the others": (
+        "edges = out[:, 0].sort()[0].detach()\nplaces = torch.searchsorted(edges, out[:, 0].detach().contiguous())\n"
+        "loss = (places * out[:, 1]).mean()"
+    ),
+    "a function that is not known": (
+        "loss = torch.block_diag(*out).sum(1).exp().mean() + torch.renorm(out, 2, 1, 1.0).exp().mean()"
+    ),
+    "a norm of everything": (
+        "loss = F.layer_norm(out, out.shape).exp().mean() + F.local_response_norm(out[None], 2).exp().mean()"
     ),
     "weights without their history": "loss = (out @ out.t()).exp().mean() + (out.detach().norm(dim=1) * y).mean()",
     "another type": "loss = (out @ out.t()).exp().mean() + (out.double().float().norm(dim=1) * y).mean()",

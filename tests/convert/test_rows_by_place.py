@@ -53,7 +53,6 @@ BY_PLACE = {
         "mixed = x.clone()\nfor i in range(x.size(0)):\n    mixed[i] = 0.7 * x[i] + 0.3 * x[x.size(0) - 1 - i]\n"
         "loss = F.cross_entropy(model(mixed), y)"
     ),
-    "in an order": "rows = out[x[:, 0].argsort()]\nloss = (rows[1:] - rows[:-1]).pow(2).mean()",
 }
 OF_EACH = {
     "parts of each sample": "a, b = model[0](x).chunk(2, dim=1)\nloss = F.mse_loss(a, b)",

@@ -90,6 +90,9 @@ ALONG_AXIS = {
     "cummax": (0, 0), "cummin": (0, 0), "normalize": (1, 1), "cosine_similarity": (1, 1),
     # the entries of another place
     "flip": (0, 0), "flipud": (0, 0), "roll": (1, 0), "diff": (1, -1), "trapezoid": (2, -1), "trapz": (2, -1),
+    "cumulative_trapezoid": (2, -1), "gradient": (9, 0), "glu": (0, -1), "vecdot": (1, -1), "cross": (1, -1),
+    "gumbel_softmax": (3, -1), "index_select": (0, 0), "narrow": (0, 0), "select": (0, 0), "gather": (0, 0),
+    "take_along_dim": (1, 0), "msort": (9, 0), "unique_consecutive": (9, 0), "rot90": (1, 0),
     "fft": (1, -1), "ifft": (1, -1), "rfft": (1, -1), "irfft": (1, -1),
 }  # fmt: skip
 # Tensors that only tell the shape or the type of what is made.
@@ -99,11 +102,11 @@ NUMBERS_OF_ARRAYS = frozenset(f"numpy.{name}" for name in ("mean", "median", "su
 # How often each value, or pair of values, occurs.
 COUNTS = frozenset({"bincount", "histc", "histogram", "histogram2d", "confusion_matrix", "count_nonzero"})
 # Entries by their order among all.
-SORTS_ALL = frozenset({"median", "nanmedian", "quantile", "nanquantile", "unique"})  # where no axis is given
+SORTS_ALL = frozenset({"median", "nanmedian", "quantile", "nanquantile", "percentile", "unique"})  # without an axis
 SORTS = SORTS_ALL | {"sort", "argsort", "topk", "kthvalue", "mode", "cumsum"}
 # How many arguments other functions along an axis have between the tensor and the axis, where they have some.
 BEFORE_AXIS = {
-    **dict.fromkeys(NORMS | {"topk", "kthvalue", "quantile", "nanquantile", "normalize"}, 1),
+    **dict.fromkeys(NORMS | {"topk", "kthvalue", "quantile", "nanquantile", "percentile", "normalize"}, 1),
     "dist": 2,
 }
 # Several tensors as one.

@@ -21,9 +21,12 @@ def equation_of(node: ast.Call) -> tuple[list[str], str, list[ast.expr]] | None:
         (pattern, operands), is_named = (_text(given[-1]), given[:-1]), True
     else:
         return None
-    if "->" not in pattern:
+    if "->" not in pattern and (is_named or "." in pattern):
         return None
-    inputs, _, output = pattern.partition("->")
+    inputs, arrow, output = pattern.partition("->")
+    if not arrow:  # the letters that are there once, in the order of the alphabet
+        letters_of = [letter for letter in inputs if letter.isalpha()]
+        output = "".join(sorted(letter for letter in letters_of if letters_of.count(letter) == 1))
     if not is_named:
         return inputs.replace(" ", "").split(","), output.replace(" ", ""), list(operands)
     sides = [side.split() for side in (*inputs.split(","), output)]

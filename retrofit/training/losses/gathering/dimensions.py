@@ -67,6 +67,8 @@ def number_of_axes(analysis: Analysis, node: ast.expr, scope: Scope, steps: int 
             for b in bindings
         }
         return next(iter(found)) if len(found) == 1 else None
+    if isinstance(node, ast.Attribute) and node.attr in ("T", "H"):
+        return of(node.value) or 2  # of a matrix, as torch asks for
     if isinstance(node, ast.Attribute):
         return of(node.value) if node.attr in TRANSPOSED | {"data"} else None
     if isinstance(node, ast.BinOp):
@@ -104,6 +106,8 @@ def _of_call(analysis: Analysis, node: ast.Call, scope: Scope, steps: int) -> in
     if name == "bmm":
         return 3
     before = number_of_axes(analysis, given[0], scope, steps - 1)
+    if name == "t":
+        return before or 2
     if name == "flatten":
         return 2 if [ast.unparse(part) for part in rest] == ["1"] else None
     if before is None or name in KEEPS:

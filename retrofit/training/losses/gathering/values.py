@@ -231,7 +231,7 @@ class ValueReader:
     # Entries.
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope, path: Path) -> Value:
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else _number(node.slice)
         shape = node.value.func if isinstance(node.value, ast.Call) and not node.value.args else node.value
         if isinstance(shape, ast.Attribute) and shape.attr in ("shape", "size"):
             base = self.value(shape.value, scope)

@@ -31,7 +31,7 @@ def axes_of(node: ast.Call, rest: list[ast.expr], scope: Scope) -> tuple[tuple[i
     `rest`: the positional arguments after the tensor. Axes that cannot be read include that of the batch, if a 0
     is in them.
     """
-    given = next((k.value for k in node.keywords if k.arg in ("dim", "axis")), rest[0] if rest else None)
+    given = next((k.value for k in node.keywords if k.arg in ("dim", "axis", "dims")), rest[0] if rest else None)
     keeps = any(k.arg in ("keepdim", "keepdims") and getattr(k.value, "value", True) for k in node.keywords)
     keeps = keeps or (len(rest) > 1 and getattr(rest[1], "value", None) is True)
     if given is None or (isinstance(given, ast.Constant) and given.value is None):
@@ -105,17 +105,32 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
     if name == "permute":
         order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
         return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
-    if name in ("transpose", "swapaxes") and len(rest) == 2:
+    if name in ("movedim", "moveaxis") and len(rest) == 2:
+        return replace(kind, axis=_moved(kind.axis, _number(rest[0]), _number(rest[1])))
+    if name in ("transpose", "swapaxes", "swapdims") and len(rest) == 2:
         one, other = _number(rest[0]), _number(rest[1])
         moved = {one: other, other: one}.get(kind.axis, kind.axis)
         return replace(kind, axis=moved) if moved is not None else kind
-    if name == "t":
+    if name in ("t", "adjoint"):
         return replace(kind, axis=1 if kind.axis == 0 else 0)
+    if name == "unbind" and (axes_of(node, rest, scope)[0] or (0,)) == (0,):
+        return kinds.entry(kind)
     if name == "unsqueeze" and rest and _number(rest[0]) == 0 and kind.axis != FLAT:
         return replace(kind, axis=kind.axis + 1)
     if name == "rearrange" and rest and isinstance(rest[0], ast.Constant):
         return replace(kind, axis=_after_rearranging(str(rest[0].value), kind.axis))
     return kinds.nonlinear(kind)
+
+
+def _moved(axis: int, source: int | None, target: int | None) -> int:
+    """Return the place of an axis after one axis is moved to another place."""
+    if source is None or target is None or axis == FLAT:
+        return axis
+    if source == axis:
+        return target
+    if source < 0 or target < 0:
+        return axis - (0 <= source < axis)
+    return axis - (source < axis) + (target <= axis - (source < axis))
 
 
 def _with_size_of_batch(shape: list[ast.expr], scope: Scope, sizes: Sizes, otherwise: int) -> int:

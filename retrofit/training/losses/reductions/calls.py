@@ -12,7 +12,7 @@ from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import Result
-from retrofit.training.data.batch_values import BATCH
+from retrofit.training.torch_api.functions import MAPPED, OF_EACH_ENTRY
 from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
@@ -25,42 +25,36 @@ from retrofit.training.torch_api.runtime import (
     WHOLE_BATCH_LOSS,
 )
 from retrofit.training.torch_api.tensors import (
-    ALONG_AXIS,
-    BEFORE_AXIS,
-    COUNTS,
     DOTS,
     DRAWN,
     DRAWN_LIKE,
     EINOPS_REDUCE,
-    EXTREMES,
     FILLED,
     FILLED_LIKE,
     JOINS,
     NEW,
-    NORMALIZED_FROM,
     OPERATORS,
     REPEATS,
     SAME_ARRAY,
     SCATTERS,
     SHAPE_METHODS,
-    SHAPED_LIKE,
-    SORTS,
-    SORTS_ALL,
-    SPREADS,
+    SPLITS,
     SUMS_AND_MEANS,
     SUMS_OF_SEVERAL,
+    TRANSPOSES,
     WITHOUT_HISTORY,
 )
 
-from ..gathering.dimensions import number_of_axes
 from ..rows.scattered import put_by
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
-from .axes import Sizes, axes_of, axis_along, einsum_kind, kind_by_pattern, reshaped
+from .axes import axes_of, einsum_kind, kind_by_pattern
+from .functions import Applied, RowFunctions
 from .kinds import CONSTANT, Kind, Leaf
-from .library import COUNTED_MEAN, library_reduction, raised_norm
+from .library import COUNTED_MEAN, library_reduction
 from .lists import LAYERS
+from .one_axis import may_have_one_axis
 
 if TYPE_CHECKING:
     from .reader import Frame, LossReader
@@ -70,6 +64,9 @@ SAME = SAME_ARRAY | REPEATS | LOOKS_UP | LISTS_OBJECTS | {"requires_grad_", "squ
 MAKING = FILLED | FILLED_LIKE | DRAWN | DRAWN_LIKE | NEW | {"tensor"}
 WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # made of their arguments, if they have some
 MEANS = (MEAN, "batchmean", COUNTED_MEAN)
+PRODUCTS_OF = {"mm": 1, "matmul": 1, "mv": 1, "addmm": 2, "addmv": 2}  # the place of the second factor
+STATISTICAL = {"scipy", "sklearn"}  # packages that compute nothing with a gradient
+FOLDS = {"max": "builtins", "min": "builtins", "sorted": "builtins", "reduce": "functools", "accumulate": "itertools"}
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
 
 
@@ -78,6 +75,7 @@ class CallReader:
 
     def __init__(self, reader: LossReader) -> None:
         self.reader, self.analysis = reader, reader.analysis
+        self.rows = RowFunctions(reader)
 
     def kind(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         called = self.analysis.called(node, scope)
@@ -102,6 +100,9 @@ class CallReader:
             self.reader.in_models |= {part for part, _ in found.coupled}
             return replace(kinds.of(kinds.ROWS, found.axis), coupled=found.coupled)
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
+        if any(value.builder in MAPPED and _maps_other_axis(value.call) for value in made):
+            given = self._joined(node.args, scope, frame, ())
+            return kinds.coupled_by(given, (node, scope), kinds.ROWS) if given.has_rows else given
         if any(value.builder == WHOLE_BATCH_LOSS for value in made):
             return kinds.of(kinds.GLOBAL)
         if DISTRIBUTE_CRITERION in {*(value.builder for value in made), *called}:
@@ -196,9 +197,12 @@ class CallReader:
             return self.noted(kind_by_pattern(node, self.reader.kind(node.args[0], scope, frame), scope), node)
         if name in MAKING and (receiver is None or name in NEW) and not self._takes_entries(node, name, scope):
             return CONSTANT
-        if name in ("mm", "matmul") and given and rest:
-            return self.reader.operation(ast.MatMult(), given[0], rest[0], scope, frame, node)
-        is_dot = name in DOTS and self._module_of(node, scope) != "numpy"
+        if name in PRODUCTS_OF and given and len(rest) >= PRODUCTS_OF[name]:
+            factors = [*given, *rest][PRODUCTS_OF[name] - 1 :]
+            found = self.reader.operation(ast.MatMult(), factors[0], factors[1], scope, frame, node)
+            return kinds.join([found, self.reader.kind(given[0], scope, frame)]) if PRODUCTS_OF[name] > 1 else found
+        is_dot = name in DOTS or (name == "inner" and may_have_one_axis(self.reader.project, given[0], scope))
+        is_dot = is_dot and self._module_of(node, scope) != "numpy"
         if is_dot and given and rest:  # of vectors: a product, summed up
             found = self.reader.operation(ast.Mult(), given[0], rest[0], scope, frame, node)
             return self.noted(kinds.reduced(found, kinds.SUM, (node, scope), None, False), node)
@@ -210,6 +214,10 @@ class CallReader:
             return self.reader.operation(OPERATORS[name], given[0], rest[0], scope, frame, node)
         if name in SHAPE_METHODS:
             return CONSTANT
+        if receiver is None and name in FOLDS and given and FOLDS[name] in (self._module_of(node, scope) or "builtins"):
+            folded = self._folded(node, name, scope, frame)
+            if folded is not None:
+                return folded
         if name in NUMBERS and receiver is None and "torch" not in self._module_of(node, scope):
             return CONSTANT if name not in ("max", "min", "float") else self._joined(node.args, scope, frame, ())
         if name in JOINING and given:
@@ -223,8 +231,27 @@ class CallReader:
             return kinds.join([self.reader.kind(receiver, scope, frame, keys), put_by(self.reader, node, scope, frame)])
         found = self._joined(given, scope, frame, keys)
         if _is_of_container(keys) and name not in SAME:
+            is_of_tensor = keys in ((None,), (Key.ELEMENT,)) and self._gives_tensor(node, name, scope)
+            if is_of_tensor and name not in SPLITS:
+                return kinds.entry(self.reader.kind(node, scope, frame))
             return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names
         return self._of_elements(node, name, found, given, rest, scope, frame)
+
+    def _gives_tensor(self, node: ast.Call, name: str, scope: Scope) -> bool:
+        """Return whether a function or a method is known to give a tensor, whose entries are parts of it."""
+        return name in TRANSPOSES | OF_EACH_ENTRY and not self._is_of_library(node, scope)
+
+    def _folded(self, node: ast.Call, name: str, scope: Scope, frame: Frame | None) -> Kind | None:
+        """Return the kind of what Python computes from one sample after the other: max(losses), reduce(add, rows)."""
+        of = node.args[-1 if name == "max" or name == "min" else 0 if name in ("sorted", "accumulate") else 1]
+        if len(node.args) > 1 and name in ("max", "min"):
+            return None
+        found = self.reader.kind(of, scope, frame, (None,) if isinstance(of, ast.List) else ())
+        entries = self.reader.samples.lists.entries(of, scope)
+        is_sum = name == "reduce" and "operator.add" in self.analysis.named(node.args[0], scope)
+        if not found.has_rows or (entries == {LAYERS} and found.axis == 0):
+            return found if is_sum else None
+        return kinds.coupled_by(found, (node, scope), kinds.ROWS if name in ("sorted", "accumulate") else kinds.COUPLED)
 
     def _contracted(
         self, node: ast.Call, left: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
@@ -261,21 +288,12 @@ class CallReader:
         if name in SAME or name in WITHOUT_HISTORY:
             return found
         if found.has_rows and not self._is_of_library(node, scope):
-            if name in COUNTS:
-                return self._counted(node, name, found, scope)
-            if name in SORTS or name in SPREADS or (name in EXTREMES and not _is_with_another(name, rest)):
-                return self._of_all_entries(node, name, found, given[0], rest, scope)
-            is_over_samples = found.axis >= NORMALIZED_FROM.get(name, found.axis + 1)
-            is_over_samples |= name == "batch_norm" and _is_training(node)
-            if name in ALONG_AXIS:
-                is_over_samples |= found.axis in (kinds.FLAT, axis_along(node, name, rest, scope))
-            if is_over_samples:
-                return kinds.coupled_by(found, (node, scope), kinds.ROWS, found.axis)
-            changed = reshaped(node, name, found, rest, scope, self._sizes(scope, frame))
-            return changed if name in SHAPED_LIKE else self._with_others(changed, node, rest, scope, frame)
+            return self.rows.kind(Applied(node, name, given[0], rest, scope, frame), found)
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
             return replace(self._of_term(reduction, node, scope), coupled=self._coupled_in(node, scope, frame))
+        if found.has_rows and self._module_of(node, scope) in STATISTICAL:
+            return kinds.coupled_by(found, (node, scope), kinds.ROWS)  # of the array as a whole, as far as is known
         if found.has_rows:
             return kinds.of(kinds.UNKNOWN)
         others = self._joined([*rest, *(keyword.value for keyword in node.keywords)], scope, frame, ())
@@ -285,61 +303,20 @@ class CallReader:
         found = kinds.join([found, others])
         return kinds.nonlinear(found) if is_of_torch else kinds.of(kinds.UNKNOWN)
 
-    def _sizes(self, scope: Scope, frame: Frame | None) -> Sizes:
-        def axis_of(tensor: ast.expr, where: Scope) -> int:
-            kind = self.reader.kind(tensor, where, frame)
-            return kind.axis if kind.has_rows and kind.axis != kinds.FLAT else 0
-
-        sources_of = self.reader.project.batch_values.sources_of
-        return Sizes(lambda size: BATCH in sources_of(size, scope), axis_of)
-
-    def _with_others(
-        self, found: Kind, node: ast.Call, rest: list[ast.expr], scope: Scope, frame: Frame | None
-    ) -> Kind:
-        """Return the kind of rows that meet sums and means over the batch: torch.max(x, x.mean(0))."""
-        others = self._joined([*rest, *(keyword.value for keyword in node.keywords)], scope, frame, ())
-        return replace(found, coupled=found.coupled | others.coupled | others.leaves)
-
-    def _has_one_axis(self, node: ast.expr, scope: Scope) -> bool:
-        """Return whether this has no axis but that of the samples, as the losses of a criterion without reduction."""
-        if number_of_axes(self.analysis, node, scope) == 1:
-            return True
-        parts = origins(self.analysis, [Origin(node, scope)])
-        calls = [part for part in parts if isinstance(part.node, ast.Call)]
-        return any(
-            term.reduction == "none" for call in calls for term in terms_at(self.analysis, call.node, call.scope)
-        )
-
-    def _of_all_entries(
-        self, node: ast.Call, name: str, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope
-    ) -> Kind:
-        """Return the kind of what is made of many entries together: the order of all, their norm."""
-        axes, _ = axes_of(node, rest[BEFORE_AXIS.get(name, 0) :], scope)
-        is_of_all = name == "topk" and any(self.reader.size_factors.of(number, scope) for number in rest[:1])
-        is_of_all |= name in SORTS and self._has_one_axis(of, scope)
-        if axes is None and name in SORTS - SORTS_ALL and found.axis != kinds.FLAT and not is_of_all:
-            axes = (-1,)
-        if axes is not None and found.axis != kinds.FLAT and found.axis not in axes:
-            return found
-        if raised_norm(node, ast.Constant(1), scope) is not None:  # the sum of the absolute values
-            return self.noted(kinds.reduced(kinds.nonlinear(found), kinds.SUM, (node, scope), None, False), node)
-        part = kinds.ROWS if name in SORTS and (name not in SORTS_ALL or axes is not None) else kinds.COUPLED
-        return kinds.coupled_by(found, (node, scope), part, found.axis)
-
-    def _counted(self, node: ast.Call, name: str, found: Kind, scope: Scope) -> Kind:
-        """Return the kind of what counts values in the batch: a sum, where as many are counted in each process."""
-        is_sum = name == "bincount" and any(keyword.arg == "minlength" for keyword in node.keywords)
-        part = kinds.SUM if is_sum else kinds.COUPLED
-        return self.noted(Kind(frozenset([part]), 0, found.leaves | {(node, scope)}, found.coupled), node)
-
     def _reduced(
         self, node: ast.Call, how: str, of: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
     ) -> Kind:
         is_python = isinstance(node.func, ast.Name)
         found = self.reader.kind(of, scope, frame, (None,) if is_python else ())
+        if is_python and found.parts == {kinds.UNKNOWN} and self.reader.samples.goes_through(of, scope):
+            found = self.reader.kind(of, scope, frame)  # the rows of a tensor
         if is_python and not rest and (found.has_rows or found.parts == {kinds.UNKNOWN}):
-            return kinds.summed_up(found) if found.has_rows else found  # of losses by their names, say
+            if not found.has_rows:
+                return found  # of losses by their names, say
+            return self.noted(kinds.with_leaf(kinds.summed_up(found), (node, scope)), node)
         axes, keeps = axes_of(node, rest, scope)
+        if found.has_rows and found.axis == 0 and self.rows.may_be_first(of, axes, scope):
+            return kinds.coupled_by(found, (node, scope))  # a sum of each sample, or of them all
         if found.parts == {kinds.UNKNOWN} and self._is_stack(of, scope):
             return found
         if found.has_rows and found.axis == 0 and axes is not None and 0 not in axes and min(axes, default=0) <= -3:
@@ -352,6 +329,9 @@ class CallReader:
         if any(leaf is node for leaf, _ in kind.leaves):
             self.reader.reductions.setdefault(node, set()).update(kind.parts)
         return kind
+
+    def joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None) -> Kind:
+        return self._joined(nodes, scope, frame, ())
 
     def _receiver(self, node: ast.Call, scope: Scope) -> ast.expr | None:
         """Return the tensor whose method is called: not torch, F, or another module of a library."""
@@ -378,16 +358,11 @@ class CallReader:
         return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
 
 
-def _is_training(node: ast.Call) -> bool:
-    """Return whether F.batch_norm computes its mean from the batch, as far as is known: it does not by default."""
-    names = ["input", "running_mean", "running_var", "weight", "bias", "training"]
-    given = argument_for(node, names, "training")
-    return given is not None and getattr(given, "value", None) is not False
-
-
-def _is_with_another(name: str, rest: list[ast.expr]) -> bool:
-    """Return whether this is `x.max(y)`, entry by entry, and not along an axis."""
-    return name in ("max", "min") and bool(rest) and not isinstance(rest[0], (ast.Constant, ast.UnaryOp))
+def _maps_other_axis(made: ast.Call) -> bool:
+    """Return whether torch.vmap is told to go along another axis than the first of what it is given."""
+    axes = argument_for(made, ["func", "in_dims"], "in_dims")
+    parts = axes.elts if isinstance(axes, (ast.Tuple, ast.List)) else [axes] if axes is not None else []
+    return not all(isinstance(part, ast.Constant) and part.value in (0, None) for part in parts)
 
 
 def _is_of_container(keys: Keys) -> bool:

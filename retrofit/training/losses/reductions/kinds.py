@@ -160,6 +160,16 @@ def without_gradient(kind: Kind) -> Kind:
     return Kind(leaves=kind.leaves, coupled=kind.coupled) if kind.parts <= {SUM, MEAN} else CONSTANT
 
 
+def entry(kind: Kind) -> Kind:
+    """Return the kind of an entry of a tensor, along its first axis."""
+    return replace(kind, axis=kind.axis - 1) if kind.has_rows and 0 < kind.axis < FLAT else kind
+
+
+def with_leaf(kind: Kind, leaf: Leaf) -> Kind:
+    """Return the kind of a sum that is a reduction over the batch as a whole."""
+    return replace(kind, leaves=kind.leaves | {leaf}) if kind.parts <= {SUM, MEAN} else kind
+
+
 def summed_up(kind: Kind) -> Kind:
     """Return the kind of a sum in a loop over the samples of what each of them gives."""
     if kind.parts == {SHARE}:

@@ -33,6 +33,7 @@ from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
 from .library import is_square, raised_norm
+from .one_axis import is_tensor
 from .samples import SampleLoops, counted_in, looks_like_size
 from .size_factors import SizeFactors
 
@@ -321,11 +322,14 @@ class LossReader:
 
     def _of_subscript(self, node: ast.Subscript, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        is_of_tensor = is_of_whole(node.slice)
+        is_literal = isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant))
+        chosen = CONSTANT if is_literal else self.kind(node.slice, scope, frame)
+        is_of_tensor = is_of_whole(node.slice) or chosen.has_rows
         found = self.kind(node.value, scope, frame, keys if is_of_tensor else (key, *keys))
-        if isinstance(node.slice, (ast.Slice, ast.Tuple, ast.Constant)):
+        if isinstance(key, int) and found.axis > 0 and is_tensor(self.analysis, node.value, scope):
+            return kinds.entry(found)
+        if is_literal:
             return replace(found, axis=after_index(found.axis, node.slice)) if found.has_rows else found
-        chosen = self.kind(node.slice, scope, frame)
         if not chosen.has_rows or not (found.has_rows or chosen.coupled):
             return found
         # Which rows are chosen may depend on other ones: x[place < most] of a running count.
