@@ -32,11 +32,11 @@ from retrofit.training.torch_api.tensors import (
 from ..gathering.dimensions import number_of_axes
 from ..gathering.numbers import is_of_numbers
 from ..library import needs_no_gathering
-from ..reductions.meetings import one_and_all, pairs_in_loops, repeated_pairs
-from ..reductions.pairs import rows_across_axes, samples_that_meet
 from ..reductions.reduction import plain_reader
 from .indexed_pairs import indexed_pair
+from .meetings import one_and_all, pairs_in_loops, repeated_pairs
 from .operands import Pair, pair_of
+from .pairs import rows_across_axes, samples_that_meet
 from .weights import is_of_weights
 
 if TYPE_CHECKING:

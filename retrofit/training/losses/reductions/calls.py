@@ -12,7 +12,6 @@ from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import Result
-from retrofit.training.torch_api.functions import MAPPED, OF_EACH_ENTRY
 from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
@@ -32,7 +31,9 @@ from retrofit.training.torch_api.tensors import (
     FILLED,
     FILLED_LIKE,
     JOINS,
+    MAPPED,
     NEW,
+    OF_EACH_ENTRY,
     OPERATORS,
     REPEATS,
     SAME_ARRAY,
@@ -45,6 +46,7 @@ from retrofit.training.torch_api.tensors import (
     WITHOUT_HISTORY,
 )
 
+from ..gathering.one_axis import may_have_one_axis
 from ..rows.scattered import put_by
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
@@ -54,7 +56,6 @@ from .functions import Applied, RowFunctions
 from .kinds import CONSTANT, Kind, Leaf
 from .library import COUNTED_MEAN, library_reduction
 from .lists import LAYERS
-from .one_axis import may_have_one_axis
 
 if TYPE_CHECKING:
     from .reader import Frame, LossReader

@@ -11,34 +11,32 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.model.modules import is_module
-from retrofit.training.torch_api.functions import (
-    FROM_AXIS,
-    KNOWN_MODULES,
-    OF_ALL_ENTRIES,
-    OF_EACH_ENTRY,
-    OF_EACH_ROW,
-    OF_MATRICES,
-    OF_SQUARES,
-    SHAPED_MATRICES,
-)
 from retrofit.training.torch_api.tensors import (
     ALONG_AXIS,
     BEFORE_AXIS,
     COUNTS,
     EXTREMES,
+    FROM_AXIS,
+    KNOWN_MODULES,
     NORMALIZED_FROM,
+    OF_ALL_ENTRIES,
+    OF_EACH_ENTRY,
+    OF_EACH_ROW,
+    OF_MATRICES,
+    OF_SQUARES,
     SHAPED_LIKE,
+    SHAPED_MATRICES,
     SORTS,
     SORTS_ALL,
     SPREADS,
 )
 
 from ..gathering.dimensions import number_of_axes
+from ..gathering.one_axis import may_have_one_axis
 from . import kinds
 from .axes import Sizes, axes_of, axis_along, reshaped
 from .kinds import Kind
 from .library import library_reduction, raised_norm
-from .one_axis import may_have_one_axis
 
 if TYPE_CHECKING:
     from .reader import Frame, LossReader
@@ -150,7 +148,7 @@ class RowFunctions:
         return found.axis == 0 and call.name not in SHAPED_MATRICES
 
     def _is_unknown(self, call: Applied) -> bool:
-        """Return whether a function of torch is in no table, and is no loss."""
+        """Return whether a function of torch, and not a loss, is in none of the tables."""
         if library_reduction(self.analysis, call.node, call.scope) is not None:
             return False
         called = self.analysis.called(call.node, call.scope)

@@ -24,6 +24,7 @@ from retrofit.training.torch_api.tensors import JOINS, SHAPE_ATTRIBUTES, SUMS_OF
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
+from ..gathering.one_axis import is_tensor
 from ..rows.scattered import scattered
 from ..wrapped import objects_inside
 from ..writes import changes_in_place
@@ -33,7 +34,6 @@ from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
 from .library import is_square, raised_norm
-from .one_axis import is_tensor
 from .samples import SampleLoops, counted_in, looks_like_size
 from .size_factors import SizeFactors
 

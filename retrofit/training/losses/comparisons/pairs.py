@@ -18,10 +18,10 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSED,
 )
 
-from ..comparisons.patterns import equation_of
 from ..gathering.dimensions import differing_axes
-from .kinds import FLAT
-from .reduction import plain_reader
+from ..reductions.kinds import FLAT
+from ..reductions.reduction import plain_reader
+from .patterns import equation_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project

@@ -16,7 +16,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import FLATTENS, REPEATS, SAME_ENTRIES, VIEWS
 
-from .reduction import plain_reader
+from ..reductions.reduction import plain_reader
 
 if TYPE_CHECKING:
     from retrofit.training import Project

@@ -10,12 +10,20 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.sources import Origin, closure, origins, sources
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.torch_api.functions import OF_EACH_ENTRY
-from retrofit.training.torch_api.tensors import EXTREMES, FLATTENS, INDICES, REDUCTIONS, SORTS, TRANSPOSES, VIEWS
+from retrofit.training.torch_api.tensors import (
+    EXTREMES,
+    FLATTENS,
+    INDICES,
+    OF_EACH_ENTRY,
+    REDUCTIONS,
+    SORTS,
+    TRANSPOSES,
+    VIEWS,
+)
 
-from ..gathering.dimensions import number_of_axes
 from ..terms import terms_at
 from ..wrapped import functions_inside
+from .dimensions import number_of_axes
 
 if TYPE_CHECKING:
     from retrofit.training import Project
