@@ -17,8 +17,9 @@ from retrofit.training.torch_api.runtime import BATCH_ROWS, GATHER_BATCH, GLOBAL
 from ..comparisons.comparisons import comparisons
 from ..reductions.coupling import coupled_otherwise, obstacle
 from ..reductions.reduction import plain_reader
+from .layers import is_other_layer, runs_model
 from .seeds import seeds
-from .spread import NotProven, Spread, is_other_layer, runs_model
+from .spread import NotProven, Spread
 from .values import FIXED, ROWS, SIZE, WHOLE, ValueReader
 
 if TYPE_CHECKING:

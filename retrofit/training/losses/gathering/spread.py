@@ -6,19 +6,16 @@ import ast
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import given_parameters, last_name
-from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
-from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import LocalFunction, Result
-from retrofit.training.data.batch_values import GRADIENT
-from retrofit.training.torch_api.modules import LAYER_PACKAGE
+from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.tensors import READS, TYPE_ATTRIBUTES, TYPE_METHODS
 from retrofit.training.torch_api.tensors import VIEWS as VIEWS_OF
 
 from ..reductions import kinds
 from ..wrapped import functions_inside
+from .layers import is_other_layer, runs_model
 from .seeds import seeds
 from .shaped_criteria import shapes_criterion
 from .values import FIXED, ROWS, SIZE, VIEWS, WHOLE, ValueReader
@@ -28,11 +25,6 @@ if TYPE_CHECKING:
 
     from ..reductions.reader import LossReader
 
-# Layers of torch.nn that compute the same of the whole batch on every rank, and draw nothing.
-LAYERS = {
-    "CosineSimilarity", "PairwiseDistance", "Softmax", "LogSoftmax", "Softplus", "Sigmoid", "LogSigmoid", "ReLU",
-    "LeakyReLU", "Tanh", "Identity", "Linear", "Bilinear", "LayerNorm", "Flatten",
-}  # fmt: skip
 KEEPS = {"append", "extend", "add", "insert"}
 TEXTS = {"format", "str", "repr"}
 ENDS = READS | {"backward"}  # a number that is shown, or the gradients
@@ -380,27 +372,6 @@ class Spread:
             _, bindings = live_bindings(node, scope)
             if any(binding.kind == "parameter" for binding in bindings):
                 self.follow(node, scope)
-
-
-def runs_model(project: Project, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a call runs layers of a model, and not only a criterion that is a module."""
-    if call not in project.batch_values.calls:
-        return False
-    functions = functions_inside(project.analysis, call, scope)
-    given = [part for part in call.args if GRADIENT in project.batch_values.sources_of(part, scope)]
-    inner = [f for one in functions for f in (one, *functions_reached(project.analysis, calls_in(one)))]
-    layers = (is_other_layer(project.analysis, *place) for function in inner for place in calls_in(function))
-    return not functions or not given or any(layers)
-
-
-def is_other_layer(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a layer of torch is called that is not known to compute the same on all ranks."""
-    for value in analysis.evaluate(call.func, scope):
-        if isinstance(value, Result) and value.builder.startswith(LAYER_PACKAGE):
-            name = value.builder.rpartition(".")[2]
-            if name not in LAYERS and not name.endswith("Loss"):
-                return True
-    return False
 
 
 def _is_index(node: ast.AST, scope: Scope) -> bool:
