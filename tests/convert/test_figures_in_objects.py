@@ -190,3 +190,65 @@ def test_methods_that_are_called_by_a_text_run(tmp_path: Path) -> None:
     lines, listed = lines_of(tmp_path, "", step, end)
     assert "from multigpu import print_main as print" in lines
     assert listed == ['print("board", self.shown)']
+
+
+LABELS = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Overlap(nn.Module):
+    def forward(self, x, y):
+        total = 0.0
+        for k in range(x.size(1)):
+            total += (x[:, k] * y[:, k]).sum(dim=1) / ((x[:, k] * y[:, k]).sum(dim=1) + x[:, k].sum(dim=1) + 1)
+        return (1 - total / x.size(1)).mean()
+
+
+class Meter:
+    def __init__(self):
+        self.sum, self.count, self.avg = np.zeros(3), 0, 0
+
+    def update(self, outputs, labels):
+        self.sum += Meter.of(outputs, labels)
+        self.count += 1
+        self.avg = self.sum / self.count
+
+    @staticmethod
+    def of(outputs, labels):
+        found = []
+        for k in range(labels.size()[1]):
+            found.append((torch.sum(outputs[:, k] * labels[:, k]) / (torch.sum(labels[:, k]) + 1)).item())
+        return np.asarray(found)
+
+
+def one_hot(labels):
+    n, length = labels.size()
+    return torch.zeros(n, 3, length).scatter_(1, labels.view(n, 1, length), 1)
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(32, 3, 5), torch.randint(0, 3, (32, 5))), batch_size=8)
+model = nn.Conv1d(3, 3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+overlap, meter = Overlap(), Meter()
+for x, y in loader:
+    y = one_hot(y)
+    x, y = x.to("cpu"), y.to("cpu")
+    out = model(x).softmax(1)
+    loss = overlap(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    meter.update(out, y)
+print(meter.avg)
+"""
+
+
+def test_labels_that_a_function_writes_out_are_not_averaged(tmp_path: Path) -> None:
+    result = conversion(tmp_path, LABELS)
+    text = "".join(file.text for file in result.files if file.path.name == "train.py")
+    assert "meter.update(out, y)" in text
+    assert "rd.reduce_loss" not in text

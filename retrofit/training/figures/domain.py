@@ -49,7 +49,7 @@ from .calls import Calls, made_of
 from .decisions import compares_count, decides
 from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
-from .model_outputs import outputs_of
+from .model_outputs import may_be_loss, outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
@@ -105,7 +105,8 @@ class TorchDomain:
         self.bonds: set[frozenset[Root | None]] = set()
         self._inner: dict[Scope, bool] = {}
         outputs, rows = partial(outputs_of, project), rows_per_batch(project)
-        self.calls = Calls(self.analysis, self.models, self.terms, rows, outputs, self.operation, self._bound)
+        made = self.operation, self._bound, partial(may_be_loss, project)
+        self.calls = Calls(self.analysis, self.models, self.terms, rows, outputs, *made)
 
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
         """Return a batch, with its number where the loop counts, and what else is drawn next to it."""

@@ -19,7 +19,7 @@ from retrofit.analysis.interpreter.state import Root
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS
 from retrofit.training.data.batch_values import GRADIENT
-from retrofit.training.losses.reductions.reduction import plain_reader
+from retrofit.training.losses.reductions.reduction import has_rows
 from retrofit.training.torch_api.runtime import COUNTS_OF_LOSSES
 from retrofit.training.torch_api.tensors import COMPARISONS
 
@@ -149,7 +149,7 @@ def _counted_for_losses(project: Project) -> set[ast.AST]:
 def _is_prediction(root: Root, domain: TorchDomain) -> bool:
     """Return whether this has a row for each sample, of what a model gives."""
     is_of_model = GRADIENT in domain.project.batch_values.sources_of(root.node, root.scope)
-    return is_of_model and plain_reader(domain.project).kind(root.node, root.scope).has_rows
+    return is_of_model and has_rows(domain.project, root.node, root.scope)
 
 
 def _may_train(root: Root, domain: TorchDomain) -> bool:

@@ -15,9 +15,10 @@ from retrofit.analysis.interpreter.state import OTHER, Flow, Root
 from retrofit.analysis.scopes import Scope
 
 from .. import Project
+from ..data.batch_values import GRADIENT
 from ..losses.reductions import kinds as loss_kinds
 from ..losses.reductions.kinds import Kind
-from ..losses.reductions.reduction import reader_of
+from ..losses.reductions.reduction import has_rows, reader_of
 from ..losses.wrapped import functions_inside
 from .kinds import BATCH, KEEPING, MEAN, SUM
 from .loss_names import LossNames
@@ -43,6 +44,11 @@ def _flow(kind: Kind) -> Flow:
         return Flow(BATCH)
     (part,) = kind.parts if len(kind.parts) == 1 else ("",)
     return Flow(REDUCED.get(part, OTHER))
+
+
+def may_be_loss(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a value can have gradients, and is no tensor with a row for each sample: not labels as one-hot."""
+    return GRADIENT in project.batch_values.sources_of(node, scope) and not has_rows(project, node, scope)
 
 
 def is_next_to_loss(project: Project, losses: LossNames, root: Root) -> bool:

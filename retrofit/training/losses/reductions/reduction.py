@@ -79,6 +79,11 @@ def reduction_for(project: Project, node: ast.expr, scope: Scope) -> str:
     return SUM_OF_RANKS if is_sum(loss_kind(project, node, scope)) else MEAN_OF_RANKS
 
 
+def has_rows(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a value has an entry for each sample, as it is written."""
+    return plain_reader(project).kind(node, scope).has_rows
+
+
 def sum_terms(project: Project, loss: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]] | None:
     """Return the terms of a loss that are sums over the batch, where others are not; None where they are not apart."""
     found: list[tuple[ast.expr, Scope]] = []
