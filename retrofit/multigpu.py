@@ -3092,7 +3092,6 @@ OF_ELEMENTS = {
     "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCELoss", "BCEWithLogitsLoss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
 }  # fmt: skip
-FORMER_OPTIONS = ("size_average", "reduce")  # what `reduction` says today
 
 
 def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
@@ -3107,19 +3106,20 @@ def distribute_criterion(criterion: Callable[..., torch.Tensor]) -> Any:
     return WholeBatchLoss(criterion) if is_one_of_several and _can_count(criterion) else criterion
 
 
-def _can_count(criterion: Any) -> bool:
-    if isinstance(criterion, partial):
-        return _can_count(criterion.func) and not criterion.args and _takes_mean(criterion.keywords)
-    is_of_torch = type(criterion).__module__.startswith("torch.nn.") or inspect.isroutine(criterion)
-    return is_of_torch and _name_of(criterion) in OF_CLASSES | OF_ELEMENTS and _takes_mean(vars(criterion))
+def _can_count(loss: Any) -> bool:
+    if isinstance(loss, partial):
+        return _can_count(loss.func) and not loss.args and _takes_mean(loss.keywords)
+    return _name_of(loss) in OF_CLASSES | OF_ELEMENTS and _takes_mean(vars(getattr(loss, "__self__", loss)))
 
 
 def _takes_mean(options: dict[str, Any]) -> bool:
-    return options.get("reduction", "mean") == "mean" and False not in map(options.get, FORMER_OPTIONS)
+    return options.get("reduction", "mean") == "mean" and False not in map(options.get, ("size_average", "reduce"))
 
 
 def _name_of(criterion: Any) -> str:
-    return criterion.__name__ if inspect.isroutine(criterion) else type(criterion).__name__
+    run = criterion if inspect.isroutine(criterion) else getattr(type(criterion), "forward", _name_of)  # of a base
+    is_of_torch = str(run.__module__).startswith("torch.nn.") or inspect.isfunction(criterion)
+    return str(run.__qualname__).removesuffix(".forward") if is_of_torch else ""
 
 
 class WholeBatchLoss(_CriterionOfRanks):
@@ -3131,17 +3131,16 @@ class WholeBatchLoss(_CriterionOfRanks):
         criterion: Any = self.criterion
         if isinstance(criterion, partial):
             criterion, kwargs = criterion.func, {**criterion.keywords, **kwargs}
-        name = _name_of(criterion)
-        if isinstance(criterion, nn.Module):
-            criterion = copy.copy(criterion)
-            criterion.reduction = "sum"
-            options = {key: getattr(criterion, key) for key in ("weight", "ignore_index") if hasattr(criterion, key)}
-            total = criterion(output, target, *args, **kwargs)
+        summed: Any = copy.copy(getattr(criterion, "__self__", criterion))  # of super().forward, the object
+        if isinstance(summed, nn.Module):
+            summed.reduction = "sum"  # type: ignore[assignment]
+            options = {key: getattr(summed, key) for key in ("weight", "ignore_index") if hasattr(summed, key)}
+            total = getattr(criterion, "__func__", type(summed).__call__)(summed, output, target, *args, **kwargs)
         else:
-            names = list(inspect.signature(getattr(nn.functional, name)).parameters)[2:]
+            names = list(inspect.signature(getattr(nn.functional, criterion.__name__)).parameters)[2:]
             options = {**dict(zip(names, args)), **kwargs, "reduction": "sum"}
-            total = criterion(output, target, **{key: options[key] for key in options if key not in FORMER_OPTIONS})
-        if name in OF_CLASSES:
+            total = criterion(output, target, **{k: options[k] for k in options if k not in ("size_average", "reduce")})
+        if _name_of(criterion) in OF_CLASSES:
             count = _classes_that_count(output, target, options.get("weight"), options.get("ignore_index", -100))
         else:
             count = torch.broadcast_shapes(output.shape, target.shape).numel()
@@ -4754,4 +4753,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 9ead4e2ca7d16c65f7820ac2f9f8ed45e3af2436b6d38fe117753a70a51c5384
+# Unchanged while the text above has the SHA-256 c06e4777253ae45e0243b6497b9d3b22add91d6c19561034684856eaa586d323

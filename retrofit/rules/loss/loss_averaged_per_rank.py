@@ -299,6 +299,8 @@ def _is_of_uneven_rows(project: Project, term: Term) -> bool:
 
 def _edits(term: Term) -> list[Edit]:
     """Return edits at the place where the criterion is made, or at the function that is called."""
+    if not term.can_be_wrapped:
+        return []
     node = term.builder.func if term.builder is term.call else term.builder
     return surround(term.builder_scope.source, node, "rd.loss.distribute_criterion(", ")")
 

@@ -7,15 +7,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, External, Result, Value
-from retrofit.training.torch_api.losses import COUNTED, LOSS_FUNCTIONS, OPTIONS, REDUCTION_OPTIONS, UNWEIGHTED, WEIGHTED
+from retrofit.training.torch_api.losses import (
+    COUNTED,
+    LOSS_FUNCTIONS,
+    OPTIONS,
+    REDUCTION_OPTIONS,
+    UNWEIGHTED,
+    WEIGHTED,
+    loss_class,
+)
 
 from ..distributed.distribution import Distribution, leads_to_samples
 from ..loops import Path
+from .derived_criteria import Base, bases_run, is_of_super
 
 MEAN = "mean"
 
@@ -33,6 +43,7 @@ class Term:
     builder_scope: Scope
     name: str  # cross_entropy, CrossEntropyLoss
     options: dict[str, ast.expr | None]  # None: not known, in **options that cannot be seen
+    can_be_wrapped: bool = True  # not `nn.MSELoss.forward(self, x, y)`, in a class that is derived from it
 
     @property
     def reduction(self) -> str:
@@ -68,6 +79,7 @@ def terms_at(analysis: Analysis, node: ast.AST, scope: Scope) -> list[Term]:
     known: dict[tuple[ast.Call, Scope], list[Term]] = analysis.fact("terms", dict)
     if (node, scope) not in known:
         terms = [term for value in analysis.evaluate(node.func, scope) for term in _term(analysis, node, scope, value)]
+        terms += [_term_of_base(analysis, node, scope, base) for base in bases_run(analysis, node, scope)]
         known[node, scope] = sorted(terms, key=lambda term: (term.builder.lineno, term.builder.col_offset))
     return known[node, scope]
 
@@ -91,12 +103,29 @@ def _term(analysis: Analysis, call: ast.Call, scope: Scope, value: Value) -> lis
         names = [f.name.rpartition(".")[2] for f in functions if _is_function(f)]
         inner = options(value.call, value.scope)
         return [Term(call, scope, value.call, value.scope, n, {**inner, **options(call, scope, n)}) for n in names]
-    module, _, name = value.builder.rpartition(".")
-    if module not in ("torch.nn", "torch.nn.modules.loss") or not name.endswith("Loss"):
+    name = loss_class(value.builder)
+    if not name:
         return []
     outer = value.receiver
     inner = options(outer.call, outer.scope) if isinstance(outer, Result) and outer.is_partial else {}
     return [Term(call, scope, value.call, value.scope, name, {**inner, **options(value.call, value.scope, name)})]
+
+
+def _term_of_base(analysis: Analysis, call: ast.Call, scope: Scope, base: Base) -> Term:
+    """Return the term of a criterion of the project that is derived from one of torch."""
+    given: dict[str, ast.expr | None] = {}
+    for made, where in base.set_up:
+        is_unbound = last_name(made) == "__init__" and not is_of_super(made)  # nn.MSELoss.__init__(self)
+        without = ast.Call(func=made.func, args=made.args[is_unbound:], keywords=made.keywords)
+        given.update(_options(analysis, without, where, base.name))
+    for name in REDUCTION_OPTIONS:  # self.reduction = "none"
+        places = analysis.classes.attribute_bindings(base.owner, name)
+        values = [_constant(analysis, binding.value, where) for binding, where in places]
+        if values:
+            given[name] = values[0] if len(values) == 1 else None
+    builder, where = base.made or (call, scope)
+    is_plain = base.made is not None or (last_name(call) == "forward" and is_of_super(call))
+    return Term(call, scope, builder, where, base.name, given, is_plain)
 
 
 def _is_function(value: External) -> bool:

@@ -15,6 +15,15 @@ CLASS_OF = {
     "poisson_nll_loss": "PoissonNLLLoss",
 }  # fmt: skip
 LOSS_FUNCTIONS = frozenset(CLASS_OF)
+LOSS_MODULES = ("torch.nn", "torch.nn.modules.loss")
+FORMER_CLASSES = {"NLLLoss2d": "NLLLoss"}  # what torch keeps under an old name
+
+
+def loss_class(name: str) -> str:
+    """Return the name of a loss of torch by the full one of its class, "" for all else."""
+    module, _, last = name.rpartition(".")
+    last = FORMER_CLASSES.get(last, last)
+    return last if module in LOSS_MODULES and last.endswith("Loss") else ""
 
 
 def _both(*functions: str) -> frozenset[str]:
