@@ -3119,7 +3119,7 @@ def _takes_mean(options: dict[str, Any]) -> bool:
 def _name_of(criterion: Any) -> str:
     run = criterion if inspect.isroutine(criterion) else getattr(type(criterion), "forward", _name_of)  # of a base
     is_of_torch = str(run.__module__).startswith("torch.nn.") or inspect.isfunction(criterion)
-    return str(run.__qualname__).removesuffix(".forward") if is_of_torch else ""
+    return str(run.__qualname__).removesuffix(".forward").rpartition(".")[2] if is_of_torch else ""
 
 
 class WholeBatchLoss(_CriterionOfRanks):
@@ -4753,4 +4753,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 c06e4777253ae45e0243b6497b9d3b22add91d6c19561034684856eaa586d323
+# Unchanged while the text above has the SHA-256 c5a474c131e1832b44e2aa8febc84b14af5084a0c51af6184e6f315d1b2604fd

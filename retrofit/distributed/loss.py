@@ -248,7 +248,7 @@ def _takes_mean(options: dict[str, Any]) -> bool:
 def _name_of(criterion: Any) -> str:
     run = criterion if inspect.isroutine(criterion) else getattr(type(criterion), "forward", _name_of)  # of a base
     is_of_torch = str(run.__module__).startswith("torch.nn.") or inspect.isfunction(criterion)
-    return str(run.__qualname__).removesuffix(".forward") if is_of_torch else ""
+    return str(run.__qualname__).removesuffix(".forward").rpartition(".")[2] if is_of_torch else ""
 
 
 class WholeBatchLoss(_CriterionOfRanks):

@@ -44,6 +44,7 @@ from .losses.wrapped import functions_run_inside
 from .model.models import Model, find_models, reachable_from_loops
 from .model.wrapping import Wrapping
 from .optimizer.optimizers import Optimizer, find_optimizers
+from .steps.fitted_tensors import fitting_optimizers
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 
@@ -76,7 +77,9 @@ class Project:
 
     @cached_property
     def optimizers(self) -> list[Optimizer]:
-        return find_optimizers(self.analysis)
+        """The optimizers, but for those that fit a tensor to each batch of an evaluation, or of a step."""
+        fitting = fitting_optimizers(self.analysis)
+        return [optimizer for optimizer in find_optimizers(self.analysis) if optimizer.call not in fitting]
 
     @cached_property
     def models(self) -> list[Model]:

@@ -137,9 +137,8 @@ def paths_to(
     return found
 
 
-def training_paths(analysis: Analysis) -> list[Path]:
-    """Return every way to every backward call in a loop, but for attacks in an evaluation and measured times."""
-    from .model.gradients import drops_gradients, evaluates  # which imports this module
+def backward_paths(analysis: Analysis) -> list[Path]:
+    """Return every way to every backward call in a loop."""
 
     def compute() -> list[Path]:
         calls = list(backward_calls(analysis))
@@ -147,9 +146,24 @@ def training_paths(analysis: Analysis) -> list[Path]:
             paths = [path for call, scope in calls for path in paths_to(analysis, call, scope, anywhere, closures)]
             if any(path.loops for path in paths):
                 break
-        paths = [path for path in paths if path.loops]
+        return [path for path in paths if path.loops]
+
+    return analysis.fact("ways to backward calls", compute)  # type: ignore[no-any-return]
+
+
+def training_paths(analysis: Analysis) -> list[Path]:
+    """Return every way to every backward call in a loop, but for attacks in an evaluation and measured times.
+
+    Nor those by which an evaluation fits a tensor to each of its batches.
+    """
+    from .model.gradients import drops_gradients, evaluates  # which imports this module
+    from .steps.fitted_tensors import without_fitted
+
+    def compute() -> list[Path]:
+        paths = backward_paths(analysis)
         paths = [path for path in paths if not evaluates(analysis, path)] or paths
-        return [path for path in paths if not drops_gradients(path)] or paths
+        paths = [path for path in paths if not drops_gradients(path)] or paths
+        return without_fitted(analysis, paths)
 
     return analysis.fact("training paths", compute)
 
