@@ -43,8 +43,8 @@ from .losses.flow import loss_parts
 from .losses.wrapped import functions_run_inside
 from .model.models import Model, find_models, reachable_from_loops
 from .model.wrapping import Wrapping
+from .optimizer.fitted_tensors import fitting_optimizers
 from .optimizer.optimizers import Optimizer, find_optimizers
-from .steps.fitted_tensors import fitting_optimizers
 
 __all__ = ["Place", "Project", "Source", "SourceError", "read_project"]
 

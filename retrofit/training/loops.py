@@ -157,7 +157,7 @@ def training_paths(analysis: Analysis) -> list[Path]:
     Nor those by which an evaluation fits a tensor to each of its batches.
     """
     from .model.gradients import drops_gradients, evaluates  # which imports this module
-    from .steps.fitted_tensors import without_fitted
+    from .optimizer.fitted_tensors import without_fitted
 
     def compute() -> list[Path]:
         paths = backward_paths(analysis)

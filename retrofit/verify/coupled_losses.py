@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrofit.training import SourceError, read_project
-from retrofit.training.losses.library import library_couplings
+from retrofit.training.losses.criteria.library import library_couplings
 from retrofit.training.losses.reductions.coupling import couplings, is_brought_together
 
 

@@ -123,11 +123,16 @@ def methods_taken(analysis: Analysis, node: ast.Call, values: Iterable[Value]) -
             continue
         own = [*analysis.classes.mro(value.scope), *(() if value.call else analysis.classes.derived(value.scope))]
         for scope in own:
-            for name in names_taken(analysis, node, [*scope.bindings]):
+            for name in names_taken(analysis, node, [name for name in scope.bindings if not _is_special(name)]):
                 method = analysis.classes.own_method(scope, name)
                 if method is not None:
                     found.setdefault(f"{id(scope)} {name}", method)
     return list(found.values())
+
+
+def _is_special(name: str) -> bool:
+    """Return whether Python runs a method by itself, as __init__: no program puts its name together from texts."""
+    return name.startswith("__") and name.endswith("__")
 
 
 def takes_classes_by_text(analysis: Analysis) -> bool:

@@ -17,11 +17,11 @@ from retrofit.rules.finding import Finding, found
 from retrofit.rules.loss.repeated_loaders import HELP, MESSAGE, repeated_next_to_others
 from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH, GRADIENT
+from retrofit.training.losses.criteria.ignored_labels import counts_labels, ignores_padding
+from retrofit.training.losses.criteria.library import token_losses
 from retrofit.training.losses.divisions import COUNT, RATIO, SIZE, SUM, UNKNOWN, Division, without_guard
 from retrofit.training.losses.flow import loss_parts
 from retrofit.training.losses.gathering.gathered import is_of_whole_rows
-from retrofit.training.losses.ignored_labels import counts_labels, ignores_padding
-from retrofit.training.losses.library import token_losses
 from retrofit.training.losses.reductions.coupling import couplings, is_made_global, obstacle
 from retrofit.training.losses.reductions.kinds import GLOBAL
 from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_reduction

@@ -11,9 +11,9 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.tests_together import tests_together
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.losses.criteria.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.gathering.gathered import gathering, is_given_whole_rows
 from retrofit.training.losses.gathering.kept_batches import has_only_kept_batches
-from retrofit.training.losses.library import calls_of_criterion, library_couplings
 from retrofit.training.losses.reductions.coupling import IN_MODEL, OF_NUMPY, Coupling, couplings, is_brought_together
 from retrofit.training.losses.reductions.kept_counts import kept_counts
 from retrofit.training.losses.rows.rows_by_place import rows_by_place

@@ -25,7 +25,7 @@ from retrofit.training.torch_api.losses import (
 
 from ..distributed.distribution import Distribution, leads_to_samples
 from ..loops import Path
-from .derived_criteria import Base, bases_run, is_of_super
+from .criteria.derived_criteria import Base, bases_run, is_of_super
 
 MEAN = "mean"
 

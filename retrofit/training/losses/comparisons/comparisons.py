@@ -29,9 +29,9 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSES,
 )
 
+from ..criteria.library import needs_no_gathering
 from ..gathering.dimensions import number_of_axes
 from ..gathering.numbers import is_of_numbers
-from ..library import needs_no_gathering
 from ..reductions.reduction import plain_reader
 from .indexed_pairs import indexed_pair
 from .meetings import one_and_all, pairs_in_loops, repeated_pairs

@@ -20,8 +20,8 @@ from retrofit.training.model.gradients import has_gradients
 from retrofit.training.model.modules import only_in_training
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
+from ..criteria.ignored_labels import counts_labels
 from ..divisions import total_in
-from ..ignored_labels import counts_labels
 from ..rows.chosen_elements import is_mean_of_chosen, values_of_mean
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM

@@ -16,6 +16,7 @@ from retrofit.analysis.values.kinds import External, Instance
 from retrofit.training.torch_api.losses import loss_class
 
 RUNS = ("forward", "__call__")
+Place = tuple[ast.Call, Scope]
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Base:
 
     name: str  # CrossEntropyLoss
     owner: Scope  # the class of the project
-    made: tuple[ast.Call, Scope] | None  # the call that makes the criterion; None in `super().forward(x, y)`
-    set_up: tuple[tuple[ast.Call, Scope], ...]  # what gives the options, nearest to the base class last
+    made: Place | None  # the call that makes the criterion; None in `super().forward(x, y)`
+    set_up: tuple[Place, ...]  # what gives the options, nearest to the base class last
 
 
 def bases_run(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[Base]:
@@ -33,8 +34,8 @@ def bases_run(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[Base
     own = scope.enclosing_class() if _is_of_base(analysis, call, scope) else None
     if own is not None:
         for name in _losses(analysis, own):
-            makers: list[tuple[ast.Call, Scope] | None] = [*_makers(analysis, own)]
-            yield from (Base(name, own, None, tuple(_set_up(analysis, m, own))) for m in makers or [None])
+            constructions: list[Place | None] = [*_constructions(analysis, own)]
+            yield from (Base(name, own, None, tuple(_set_up(analysis, m, own))) for m in constructions or [None])
         return
     for value in analysis.evaluate(call.func, scope):
         if isinstance(value, Instance) and value.call is not None and _is_inherited(analysis, value.scope):
@@ -74,12 +75,12 @@ def _is_inherited(analysis: Analysis, owner: Scope) -> bool:
     return not any(analysis.classes.method(owner, name) for name in RUNS)
 
 
-def _makers(analysis: Analysis, owner: Scope) -> list[tuple[ast.Call, Scope]]:
+def _constructions(analysis: Analysis, owner: Scope) -> list[Place]:
     """Return the calls that make objects of a class, or of one that is derived from it."""
     kinds = {owner, *analysis.classes.derived(owner)}
 
-    def compute() -> dict[Scope, list[tuple[ast.Call, Scope]]]:
-        found: dict[Scope, list[tuple[ast.Call, Scope]]] = {}
+    def compute() -> dict[Scope, list[Place]]:
+        found: dict[Scope, list[Place]] = {}
         nodes = (node for source in analysis.modules.sources.values() for node in source.nodes)
         for call in (node for node in nodes if isinstance(node, ast.Call)):
             where = analysis.scope_of(call, owner)
@@ -88,11 +89,11 @@ def _makers(analysis: Analysis, owner: Scope) -> list[tuple[ast.Call, Scope]]:
                     found.setdefault(value.scope, []).append((call, where))
         return found
 
-    made: dict[Scope, list[tuple[ast.Call, Scope]]] = analysis.fact("calls that make objects", compute)
+    made: dict[Scope, list[Place]] = analysis.fact("calls that make objects", compute)
     return [place for kind in kinds for place in made.get(kind, [])]
 
 
-def _set_up(analysis: Analysis, maker: tuple[ast.Call, Scope] | None, owner: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+def _set_up(analysis: Analysis, made: Place | None, owner: Scope) -> Iterator[Place]:
     """Yield the calls that give a criterion its options: of its own constructor, then of that of its base class."""
     own = analysis.classes.method(owner, "__init__")
     calls = [node for node in own_nodes(own.node) if isinstance(node, ast.Call)] if own is not None else []
@@ -100,6 +101,6 @@ def _set_up(analysis: Analysis, maker: tuple[ast.Call, Scope] | None, owner: Sco
     is_handed_on = any(isinstance(a, ast.Starred) for c in inner for a in c.args) or any(
         keyword.arg is None for c in inner for keyword in c.keywords
     )
-    if maker is not None and (own is None or is_handed_on):
-        yield maker
+    if made is not None and (own is None or is_handed_on):
+        yield made
     yield from ((call, own.scope) for call in inner if own is not None)

@@ -26,10 +26,10 @@ from retrofit.training.torch_api.losses import (
 )
 from retrofit.training.torch_api.runtime import WHOLE_BATCH_LOSS
 
-from .wrapped import values_inside
+from ..wrapped import values_inside
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 
 def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, bool]]:

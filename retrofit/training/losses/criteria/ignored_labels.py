@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.training.torch_api.losses import COUNTED, IGNORED_LABEL, IGNORING_COLLATORS
 
-from .terms import MEAN, Term
+from ..terms import MEAN, Term
 
 if TYPE_CHECKING:
     from retrofit.training import Project

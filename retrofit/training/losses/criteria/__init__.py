@@ -1,0 +1,1 @@
+"""Criteria: those of libraries, those derived from criteria of torch, the labels that they leave out."""
