@@ -12,14 +12,23 @@ from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Function, Scope
 from retrofit.analysis.values.kinds import External, Instance, LocalFunction, LocalModule, Result
-from retrofit.training.model.modules import is_module
-from retrofit.training.torch_api.modules import LAYER_PACKAGE, PARAMETER_CLASSES, PARAMETERS_OF_LAYERS
+from retrofit.training.model.modules import is_model, is_module
+from retrofit.training.torch_api.modules import (
+    CHILDREN,
+    LAYER_PACKAGE,
+    MODULES,
+    PARAMETER_CLASSES,
+    PARAMETERS,
+    PARAMETERS_OF_LAYERS,
+)
+from retrofit.training.torch_api.runtime import MODEL_WRAPPERS
 
 from ..wrapped import functions_run_inside
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+LISTED = PARAMETERS | CHILDREN | MODULES
 NO_VALUES = (External, LocalModule, LocalFunction, Instance)  # torch, a function that is called, self
 
 
@@ -40,10 +49,21 @@ def is_of_weights(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_weight(project: Project, origin: Origin) -> bool:
-    """Return whether this is a parameter, the weight of a layer, or what no method of a module sets: a buffer."""
+    """Return whether this is a parameter, the weight of a layer, or what no method of a module sets: a buffer.
+
+    Or what all of them are taken from: `for layer in net.modules()`, `net[0].weight`.
+    """
     node, scope, analysis = origin.node, origin.scope, project.analysis
     if isinstance(node, ast.Call):
-        return bool(analysis.called(node, scope) & PARAMETER_CLASSES)
+        is_listed = isinstance(node.func, ast.Attribute) and node.func.attr in LISTED and not node.args
+        return is_listed or bool(analysis.called(node, scope) & PARAMETER_CLASSES)
+    if isinstance(node, ast.Name):
+        called = scope.source.parents.get(node)
+        is_called = isinstance(called, ast.Call) and called.func is node
+        values = analysis.evaluate(node, scope)
+        wrapped = {v for v in values if isinstance(v, Result) and v.builder in MODEL_WRAPPERS}
+        models = {value for value in values if is_model(analysis, value)}
+        return not is_called and bool(models) and not values - models - wrapped
     if not isinstance(node, ast.Attribute):
         return False
     if variables_of(analysis, _base(node), scope) & {model.variable for model in project.models}:
