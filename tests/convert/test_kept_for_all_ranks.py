@@ -38,6 +38,19 @@ class Encoder(nn.Module):
         return F.normalize(self.layer(x))
 
 
+class ToAllBefore(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.classes = torch.zeros(44, 4), torch.zeros(44, 4)
+
+    def forward(self, rows, classes, places):
+        self.rows[places, :] = rows.data
+        self.classes[places, :] = classes.float()
+        same = (classes @ self.classes.t() > 0).float()
+        products = rows @ self.rows.t() * 0.5
+        return (F.softplus(products) - same * products).mean()
+
+
 def train():
     net = Encoder()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -113,6 +126,7 @@ GATHERED = {
         loss=LOSS.format(rows="bank").replace(", y)", ", number)"),
         after="bank[number] = F.normalize(0.5 * bank[number] + 0.5 * z.detach())",
     ),
+    "criterion": form(before="criterion = ToAllBefore()", loss="loss = criterion(z, F.one_hot(y, 4).float(), number)"),
 }
 WHOLE_ALREADY = {
     "of_the_loss": form(

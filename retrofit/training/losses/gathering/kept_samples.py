@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import body_of, given_parameters, returns_of
-from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import variables_at
 from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
+from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.carried_state import variables_of_losses, writes_in_batches
 from retrofit.training.data.random_draws import draws_in_loop
 from retrofit.training.model.gradients import has_gradients
+from retrofit.training.torch_api.modules import PARAMETER_CLASSES
 from retrofit.training.torch_api.tensors import DETACHES
 
 from ..reductions.coupling import coupled_nodes, obstacle
@@ -113,7 +115,7 @@ def _is_of_no_gradient(project: Project, name: ast.Name, scope: Scope) -> bool:
     outer = scope.source.parents[name]
     if isinstance(outer, ast.Attribute) and outer.attr in DETACHED:
         return True
-    if reader_of_values(project).value(name, scope).kind == FIXED:
+    if reader_of_values(project).value(name, scope).kind == FIXED or _is_of_samples_alone(project, name, scope):
         return True
     bound = scope.find(name.id)
     bindings = bound[1] if bound is not None and bound[0] is scope else []
@@ -123,6 +125,15 @@ def _is_of_no_gradient(project: Project, name: ast.Name, scope: Scope) -> bool:
         or (binding.value is not None and _ends_detached(binding.value))
         for binding in bindings
     )
+
+
+def _is_of_samples_alone(project: Project, name: ast.Name, scope: Scope) -> bool:
+    """Return whether a tensor is computed from what a loader gives, and from nothing that is trained."""
+    if project.batch_values.sources_of(name, scope) != {BATCH}:
+        return False
+    parts = computed_from(project.analysis, name, scope)
+    places = (o for o in parts if isinstance(o.node, ast.expr))
+    return all(project.analysis.named(o.node, o.scope).isdisjoint(PARAMETER_CLASSES) for o in places)  # type: ignore[arg-type]
 
 
 def _ends_detached(value: ast.expr) -> bool:
