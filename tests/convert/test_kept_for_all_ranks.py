@@ -126,9 +126,19 @@ GATHERED = {
         loss=LOSS.format(rows="bank").replace(", y)", ", number)"),
         after="bank[number] = F.normalize(0.5 * bank[number] + 0.5 * z.detach())",
     ),
+    "columns": form(
+        before="bank = F.normalize(torch.randn(4, 44))",
+        loss=LOSS.format(rows="bank.t()").replace(", y)", ", number)"),
+        after="bank[:, number] = F.normalize(z).t().data",
+    ),
     "criterion": form(before="criterion = ToAllBefore()", loss="loss = criterion(z, F.one_hot(y, 4).float(), number)"),
 }
 WHOLE_ALREADY = {
+    "largest": form(
+        before="means = F.normalize(torch.randn(4, 4))",
+        loss=LOSS.format(rows="means.clone()"),
+        after="means[int(number.min()) % 4] = z.detach().max(0).values",
+    ),
     "of_the_loss": form(
         before="kept = F.normalize(torch.randn(16, 4))",
         loss=LOSS.format(rows="kept"),

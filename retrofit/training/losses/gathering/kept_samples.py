@@ -26,7 +26,7 @@ from ..reductions.lists import LAYERS
 from ..writes import Write
 from .gathered import reader_of_values
 from .kept_batches import keeps_batches
-from .values import FIXED, PLAIN, SIZE, WHOLE
+from .values import FIXED, OTHER, PLAIN, SIZE, WHOLE
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -82,7 +82,8 @@ def _counts_own_rows(project: Project, found: list[KeptSamples]) -> bool:
 def _of_write(project: Project, write: Write) -> KeptSamples | None:
     scope = write.scope
     rows = _rows_in(project, write)
-    if rows is None or not all(_has_no_gradient(project, row, scope) for row in rows):
+    is_detached = write.value is not None and _ends_detached(write.value)
+    if rows is None or not (is_detached or all(_has_no_gradient(project, row, scope) for row in rows)):
         rows = None
     parameters = _parameters_of_rows(project, scope)
     is_free = rows is not None or not has_gradients(project.analysis, scope, write.node)
@@ -215,8 +216,15 @@ def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
         if isinstance(node, DISPLAYS):
             waiting += children(node)
             continue
+        outer = write.scope.source.parents[node]
+        if isinstance(node, ast.Attribute) and isinstance(outer, ast.Call) and outer.func is node:
+            waiting.append(node.value)  # of rows.mean(0) the rows
+            continue
         kind = reader.value(node, write.scope).kind
         has_whole |= kind == WHOLE
+        if kind == OTHER and not _is_undivided(project, node) and not _is_drawn_apart(project, node, write.scope):
+            waiting += children(node)  # of the rows of all ranks it is what one process computes
+            continue
         if kind not in (PLAIN, FIXED, WHOLE) or isinstance(node, ast.Starred):
             return None
         if (kind == PLAIN or isinstance(node, ast.Name)) and _has_parts(project, node, write.scope):
@@ -228,6 +236,15 @@ def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
         elif kind == WHOLE and node not in reader.gathered and not isinstance(node, UNDIVIDED):
             waiting += children(node)  # next to rows of all ranks there may be some of this one
     return found if found or has_whole else None
+
+
+def _is_undivided(project: Project, node: ast.expr) -> bool:
+    """Return whether rows inside of an expression cannot be gathered there, or are added up over the ranks already."""
+    parts = set(walk(node))
+    is_run = not parts.isdisjoint(project.batch_values.calls) or not parts.isdisjoint(coupled_nodes(project))
+    return (
+        is_run or any(isinstance(part, (ast.Lambda, *COMPREHENSIONS)) for part in parts) or isinstance(node, ast.Name)
+    )
 
 
 def _is_drawn_apart(project: Project, node: ast.expr, scope: Scope) -> bool:
