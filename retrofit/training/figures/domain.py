@@ -53,7 +53,7 @@ from .model_outputs import may_be_loss, outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
-from .size_uses import are_sets, counts_epoch, is_batch_size, is_carried_count, is_multiplied
+from .size_uses import are_sets, counts_epoch, divides_by_open_size, is_batch_size, is_carried_count, is_multiplied
 from .together import gives_the_same, made_the_same
 
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
@@ -267,6 +267,9 @@ class TorchDomain:
             return mixed(given)
         if isinstance(node.op, ast.Div) and not flows[0].differs and self._divides_a_figure(node.left, flows[1]):
             return NONE
+        if flows[0].kind == SUM and divides_by_open_size(self.project, node):
+            self.bonds.add(flows[0].roots | {flows[0].place, None})  # which leaves it that of one rank
+            return mixed(given)
         kind = kinds.of_operator(node.op, *(flow.kind for flow in flows))
         if kind in (OTHER, SAME) or any(flow.roots for flow in given):
             return self._bound(given)

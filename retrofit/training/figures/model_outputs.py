@@ -47,7 +47,7 @@ def _flow(kind: Kind) -> Flow:
 
 
 def may_be_loss(project: Project, node: ast.expr, scope: Scope) -> bool:
-    """Return whether a value can have gradients, and is no tensor with a row for each sample: not labels as one-hot."""
+    """Return whether a value can have gradients, and has no row for each sample: labels as one-hot are not a loss."""
     return GRADIENT in project.batch_values.sources_of(node, scope) and not has_rows(project, node, scope)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import Flow, Root, escaped
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import SETS
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.distributed import WORLD_SIZE
@@ -92,3 +93,15 @@ def counts_epoch(project: Project, node: ast.AST, scope: Scope) -> bool:
     made = {builder for place in held for builder in builders_of_value(project.analysis, *place)}
     sharded = {b for loader in project.loaders if loader.roles == {TRAIN} for b in loader.builders}
     return bool(made) and made <= sharded
+
+
+def divides_by_open_size(project: Project, node: ast.BinOp) -> bool:
+    """Return whether a batch's count is divided by what may be the size of batches that an object makes itself.
+
+    The object does not say it, and several ranks have as many samples in a step: `correct / args.batch_size`.
+    """
+    if not project.takes_ready_batches or not isinstance(node.op, ast.Div) or node not in project.nodes_in_batches:
+        return False
+    parts = list(walk(node.right))
+    is_scale = isinstance(node.right, ast.Constant) and str(node.right.value).strip("0.") in ("", "1")  # to a unit
+    return not is_scale and not any(isinstance(part, ast.Call) and last_name(part) == "len" for part in parts)
