@@ -45,7 +45,7 @@ import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, lru_cache, partial
@@ -3770,8 +3770,8 @@ _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Return `function(model, ...)` for one that runs or compiles the model itself: a summary, a graph, an export.
 
-    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
-    trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
+    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, nothing is trained
+    by it, rank 0 prints. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group: the plain call.
     """
     if not is_distributed():
         return function(model, *args, **kwargs)
@@ -3782,10 +3782,11 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     for layer, kind, _ in layers:  # of which torch.jit.script reads the class
         layer.training, layer.__class__ = False, getattr(layer, "replaced", kind)
     try:
-        with ExitStack() as stack:
+        with ExitStack() as stack, open(os.devnull, "w") as nowhere:
             for context in running_alone:
                 stack.enter_context(context(module))
             stack.enter_context(running_forward())
+            stack.enter_context(redirect_stdout(sys.stdout if is_main_process() else nowhere))
             return function(module, *args, **kwargs)
     finally:
         for layer, kind, is_training in layers:
@@ -4753,4 +4754,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 c5a474c131e1832b44e2aa8febc84b14af5084a0c51af6184e6f315d1b2604fd
+# Unchanged while the text above has the SHA-256 33c38c816197dc6aac6a7a7e87786b606578cf25362713b2e84257d4c54eede1

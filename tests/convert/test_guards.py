@@ -81,6 +81,12 @@ def test_a_writer_that_runs_the_model_gets_the_model_itself(tmp_path: Path) -> N
     assert "rd.model.run_alone(writer.add_graph, model, torch.ones(1, 3))" in lines_of(conversion)
 
 
+@pytest.mark.parametrize("package", ["torchinfo", "pytorch_model_summary", "torchsummaryX"])
+def test_a_summary_of_the_model_is_told_of_the_model_itself(tmp_path: Path, package: str) -> None:
+    conversion = conversion_of(tmp_path, f"from {package} import summary", "summary(model, torch.ones(1, 3))")
+    assert "rd.model.run_alone(summary, model, torch.ones(1, 3))" in lines_of(conversion)
+
+
 def test_a_guarded_statement_is_unchanged(tmp_path: Path) -> None:
     test = 'if int(os.environ.get("RANK", 0)) == 0:'
     conversion = conversion_of(tmp_path, test, "    torch.save(model.state_dict(), 'a.pt')")

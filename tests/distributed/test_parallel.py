@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 from unittest import mock
@@ -337,6 +338,18 @@ def run_on_one_rank():
     with pytest.raises(RuntimeError, match="ran in training outside"):
         unwrap_model(model)(torch.randn(4, 2)).sum().backward()
     model(torch.randn(4, 2)).sum().backward()
+
+
+def printed_by_a_summary():
+    model, printed = DDPWrapper(nn.Linear(2, 1)), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        run_alone(lambda module: print(type(module).__name__), model)
+        print("after")
+    return printed.getvalue().split()
+
+
+def test_rank_0_prints_a_summary(ranks):
+    assert ranks(2).run(printed_by_a_summary) == [["Linear", "after"], ["after"]]
 
 
 def script_on_one_rank(is_training):

@@ -6,14 +6,14 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..failure.collective_calls import called_from
-from ..process.process_group import is_distributed
+from ..process.process_group import is_distributed, is_main_process
 from .gradients import in_backward, tensors_in
 from .sync_batchnorm import waiting_layers
 from .unwrap import unwrap_model
@@ -27,8 +27,8 @@ _guarded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Return `function(model, ...)` for one that runs or compiles the model itself: a summary, a graph, an export.
 
-    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, and nothing is
-    trained by it. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group it is the plain call.
+    This rank may do so alone: `function` gets your own module, no layer of it waits for other ranks, nothing is trained
+    by it, rank 0 prints. Synchronised BatchNorm uses its running statistics meanwhile. Outside a group: the plain call.
     """
     if not is_distributed():
         return function(model, *args, **kwargs)
@@ -39,10 +39,11 @@ def run_alone(function: Callable[..., Any], model: nn.Module, *args: Any, **kwar
     for layer, kind, _ in layers:  # of which torch.jit.script reads the class
         layer.training, layer.__class__ = False, getattr(layer, "replaced", kind)
     try:
-        with ExitStack() as stack:
+        with ExitStack() as stack, open(os.devnull, "w") as nowhere:
             for context in running_alone:
                 stack.enter_context(context(module))
             stack.enter_context(running_forward())
+            stack.enter_context(redirect_stdout(sys.stdout if is_main_process() else nowhere))
             return function(module, *args, **kwargs)
     finally:
         for layer, kind, is_training in layers:

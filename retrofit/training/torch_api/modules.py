@@ -147,6 +147,13 @@ RUN_A_MODEL = frozenset(
         "thop.profile",
         "torchsummary.summary",
         "torchinfo.summary",
+        "torchsummary.summary_string",
+        "torchsummaryX.summary",
+        "torchscan.summary",
+        "torchstat.stat",
+        "pytorch_model_summary.summary",
+        "modelsummary.summary",
+        "ptflops.get_model_complexity_info",
     }
 )
 
