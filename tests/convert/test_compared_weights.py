@@ -76,3 +76,8 @@ def test_it_stays(tmp_path: Path, form: str) -> None:
 def test_outputs_of_the_model_are_gathered(tmp_path: Path) -> None:
     function = f"def orthogonal(net):\n    w = net(x)\n    return {PRODUCT}"
     assert any("rd.loss.batch_rows" in line for line in converted(tmp_path, SCRIPT.replace("FUNCTION", function)))
+
+
+def test_outputs_that_a_function_normalizes_are_gathered(tmp_path: Path) -> None:
+    function = f"def orthogonal(net):\n    w = nn.functional.normalize(net(x))\n    return {PRODUCT}"
+    assert any("rd.loss.batch_rows" in line for line in converted(tmp_path, SCRIPT.replace("FUNCTION", function)))

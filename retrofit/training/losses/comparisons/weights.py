@@ -11,7 +11,7 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Function, Scope
-from retrofit.analysis.values.kinds import External, Instance, LocalFunction, LocalModule, Result
+from retrofit.analysis.values.kinds import External, Instance, LocalFunction, LocalModule, Result, Value
 from retrofit.training.model.modules import is_model, is_module
 from retrofit.training.torch_api.modules import (
     CHILDREN,
@@ -58,12 +58,12 @@ def _is_weight(project: Project, origin: Origin) -> bool:
         is_listed = isinstance(node.func, ast.Attribute) and node.func.attr in LISTED and not node.args
         return is_listed or bool(analysis.called(node, scope) & PARAMETER_CLASSES)
     if isinstance(node, ast.Name):
-        called = scope.source.parents.get(node)
-        is_called = isinstance(called, ast.Call) and called.func is node
+        outer = scope.source.parents.get(node)
+        is_taken_of = isinstance(outer, ast.Subscript) or (isinstance(outer, ast.Call) and outer.func is not node)
         values = analysis.evaluate(node, scope)
         wrapped = {v for v in values if isinstance(v, Result) and v.builder in MODEL_WRAPPERS}
-        models = {value for value in values if is_model(analysis, value)}
-        return not is_called and bool(models) and not values - models - wrapped
+        models = {value for value in values if is_model(analysis, value) and not _is_tensor(value)}
+        return is_taken_of and bool(models) and not values - models - wrapped
     if not isinstance(node, ast.Attribute):
         return False
     if variables_of(analysis, _base(node), scope) & {model.variable for model in project.models}:
@@ -74,6 +74,12 @@ def _is_weight(project: Project, origin: Origin) -> bool:
     owners = [value for value in layers if isinstance(value, Instance)]
     is_own = bool(owners) and all(is_module(analysis, value) for value in owners)
     return is_own and not any(analysis.classes.attribute_bindings(value.scope, node.attr) for value in owners)
+
+
+def _is_tensor(value: Value) -> bool:
+    """Return whether a function of torch.nn, or an object of it, gave a value: F.normalize(x), nn.Linear(4, 2)(x)."""
+    is_made = isinstance(value, Result) and value.receiver is None and value.builder.rpartition(".")[2][:1].isupper()
+    return isinstance(value, Result) and not is_made
 
 
 def _base(node: ast.expr) -> ast.expr:
