@@ -38,6 +38,20 @@ class Encoder(nn.Module):
         return F.normalize(self.layer(x))
 
 
+class Bank:
+    def __init__(self, size):
+        self.size = size
+        self.items = []
+
+    def push(self, rows):
+        self.items.append(rows)
+        if len(self.items) > self.size:
+            self.items.pop(0)
+
+    def rows(self):
+        return torch.cat(self.items)
+
+
 class ToAllBefore(nn.Module):
     def __init__(self):
         super().__init__()
@@ -125,6 +139,10 @@ GATHERED = {
         before="bank = F.normalize(torch.randn(44, 4))",
         loss=LOSS.format(rows="bank").replace(", y)", ", number)"),
         after="bank[number] = F.normalize(0.5 * bank[number] + 0.5 * z.detach())",
+    ),
+    "object": form(
+        before="bank = Bank(3)",
+        loss=f"bank.push(net(x).detach())\n{LOSS.format(rows='bank.rows()').replace(', y)', ', y % 2)')}",
     ),
     "columns": form(
         before="bank = F.normalize(torch.randn(4, 44))",

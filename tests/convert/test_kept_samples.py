@@ -30,20 +30,6 @@ def pair(first, second):
     return tensor(first), second
 
 
-class Bank:
-    def __init__(self, size):
-        self.size = size
-        self.items = []
-
-    def push(self, rows):
-        self.items.append(rows)
-        if len(self.items) > self.size:
-            self.items.pop(0)
-
-    def rows(self):
-        return torch.cat(self.items)
-
-
 class Pool:
     def __init__(self, size):
         self.size = size
@@ -113,7 +99,6 @@ for x, y in loader:
 """
 LOSS = "z = net(x)\n    loss = -F.log_softmax(z @ {rows}.t(), 1)[:, 0].mean()"
 BANKS = {
-    "an object": ("Bank(4)", f"kept.push(net(x).detach())\n    {LOSS.format(rows='kept.rows()')}"),
     "through a function": (
         "[x for x, y in loader]",
         f"kept.extend(x)\n    {LOSS.format(rows='tensor(kept[-8:])')}\n    print(tensor(y))",

@@ -66,9 +66,12 @@ def kept_samples(project: Project, writes: list[Write]) -> list[KeptSamples]:
 def _is_replaced(write: Write) -> bool:
     """Return whether a state becomes another one: `last = outputs`, whose rows may be paired with the next batch's."""
     node = write.node
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    places = (part for part in walk(node) if isinstance(part, PLACES) and isinstance(part.ctx, ast.Load))
-    return write.name in map(ast.unparse, targets) and write.name not in map(ast.unparse, places)
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    read = {ast.unparse(part) for part in walk(node.value) if isinstance(part, PLACES)}
+    state = write.name.removesuffix(".data")
+    return state in {ast.unparse(target).removesuffix(".data") for target in targets} - read
 
 
 def _counts_own_rows(project: Project, found: list[KeptSamples]) -> bool:
@@ -116,10 +119,12 @@ def _is_of_no_gradient(project: Project, name: ast.Name, scope: Scope) -> bool:
     outer = scope.source.parents[name]
     if isinstance(outer, ast.Attribute) and outer.attr in DETACHED:
         return True
-    if reader_of_values(project).value(name, scope).kind == FIXED or _is_of_samples_alone(project, name, scope):
+    if reader_of_values(project).value(name, scope).kind == FIXED:
         return True
     bound = scope.find(name.id)
     bindings = bound[1] if bound is not None and bound[0] is scope else []
+    if {binding.kind for binding in bindings} == {"parameter"}:
+        return _is_of_samples_alone(project, name, scope)
     return bool(bindings) and all(
         binding.node in project.batch_values.loops
         or not has_gradients(project.analysis, scope, binding.node)
@@ -129,7 +134,7 @@ def _is_of_no_gradient(project: Project, name: ast.Name, scope: Scope) -> bool:
 
 
 def _is_of_samples_alone(project: Project, name: ast.Name, scope: Scope) -> bool:
-    """Return whether a tensor is computed from what a loader gives, and from nothing that is trained."""
+    """Return whether a parameter is given what is computed from a batch, and from nothing that is trained."""
     if project.batch_values.sources_of(name, scope) != {BATCH}:
         return False
     parts = computed_from(project.analysis, name, scope)
