@@ -29,6 +29,10 @@ STEP
 BY_SAMPLES = {
     "errors": "    if (output - y).abs().max() < 9:\n        optimizer.step()",
     "share": "    good = (output > y).float().mean()\n    if good.item() < 0.5:\n        optimizer.step()",
+    "clips": (
+        "    clips = []\n    for k in range(len(x)):\n        clips.append(x[k, : int(y.abs().max())])\n"
+        "    clips = torch.stack(clips)\n    if clips.size(1) < 1:\n        continue\n    optimizer.step()"
+    ),
     "left": "    if y.sum() == 0:\n        continue\n    optimizer.step()",
     "else": "    if y.max() < 9:\n        optimizer.step()\n    else:\n        optimizer.zero_grad()",
     "schedule": "    optimizer.step()\n    if output.mean() > 1:\n        scheduler.step()",
@@ -42,6 +46,10 @@ BY_LOSS = {
     "left": ("    if loss.isnan():\n        continue\n    optimizer.step()", "    if rd.reduce_loss(loss).isnan():"),
 }
 BY_ALL = {
+    "a window": (
+        "    kept = []\n    for k in range(2):\n        kept.append(output[:1])\n"
+        "    if len(kept) < 2:\n        continue\n    optimizer.step()"
+    ),
     "number": "    if (i + 1) % 2 == 0 or i == len(loader) - 1:\n        optimizer.step()",
     "gradients": "    if nn.utils.clip_grad_norm_(model.parameters(), 1.0) < 9:\n        optimizer.step()",
     "both": "    if y.max() < 9:\n        optimizer.step()\n    else:\n        optimizer.step()",

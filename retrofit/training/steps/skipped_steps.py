@@ -11,6 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.name_uses import stored_names
 from retrofit.analysis.nodes import children, walk
+from retrofit.analysis.python_api import GROWS_LIST
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.data import NUMBERS
@@ -47,8 +48,13 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
     batch = _batch_names(analysis, loop, frame.scope)
     made = {node for node in walk(loop) if _is_step(analysis, node, frame.scope)}
     last = max((frame.scope.source.statement(node).lineno for node in made), default=0)
-    for node in sorted(statements_of(loop), key=lambda statement: (statement.lineno, statement.col_offset)):
-        if isinstance(node, ast.Assign) and _names_outside_reads(node.value, losses) & batch:
+    own, filled = set(statements_of(loop)), set()  # lists that are filled with parts of the batch
+    statements = (part for part in walk(loop) if isinstance(part, ast.stmt) and part is not loop)
+    for node in sorted(statements, key=lambda statement: (statement.lineno, statement.col_offset)):
+        filled |= _filled(node, batch)
+        if node not in own:
+            continue
+        if isinstance(node, ast.Assign) and _names_outside_reads(node.value, losses) & (batch | filled):
             batch |= stored_names([node]) if not _of_all_ranks(analysis, node.value, frame.scope) else set()
         elif isinstance(node, ast.If) and _leaves_out(node, step, last, made):
             deciding = [part for part in walk(node.test) if isinstance(part, ast.Name) and part.id in batch]
@@ -58,6 +64,15 @@ def skips(analysis: Analysis, path: Path) -> Iterator[Skip]:
             if deciding:
                 is_loss = all(name.id in losses for name in deciding)
                 yield Skip(node, frame.scope, tuple(deciding) if is_loss else ())
+
+
+def _filled(node: ast.stmt, batch: set[str]) -> set[str]:
+    """Return the name of a list that gets a part of the batch: `clips.append(out[i, :n])`."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in GROWS_LIST:
+        return set()
+    of_batch = any(isinstance(part, ast.Name) and part.id in batch for given in call.args for part in walk(given))
+    return {call.func.value.id} if of_batch and isinstance(call.func.value, ast.Name) else set()
 
 
 def early_returns(project: Project, path: Path) -> Iterator[Skip]:
