@@ -100,3 +100,21 @@ def test_nothing_is_imported_before_the_environment_is_set(tmp_path: Path) -> No
     result = conversion(tmp_path, script, data=DATA, plots=PLOTS)
     (text,) = (file.text for file in result.files if file.path.name == "train.py")
     assert text.index("os.environ") < text.index("import print_main as print")
+
+
+@pytest.mark.parametrize(
+    ("say", "edit"),
+    [
+        ("import builtins\n\n\ndef say(text):\n    builtins.print(text)\n", "rd.print_main(text)"),
+        ("from names import tell\n\n\ndef say(text):\n    tell(text)\n", "rd.print_main(text)"),
+        ("say = print\nimport os\n", "from multigpu import print_main as print"),
+        ("import functools\nsay = functools.partial(print, flush=True)\nimport os\n", "print_main as print"),
+    ],
+)
+def test_a_print_under_another_name_appears_once(tmp_path: Path, say: str, edit: str) -> None:
+    script = f"{say}{SCRIPT}say('the end')\n"
+    lines = converted(tmp_path, script, data=DATA, plots=PLOTS, names="tell = print\n")
+    places = [number for number, line in enumerate(lines) if edit in line]
+    assert places
+    named = [number for number, line in enumerate(lines) if line.startswith("say = ")]
+    assert not named or places[0] < named[0]

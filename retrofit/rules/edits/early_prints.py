@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import walk
@@ -21,8 +22,16 @@ def first_print(project: Project, source: Source) -> float:
     """
     prints = (output for output in project.outputs if output.kind == PRINT and output.scope.source is source)
     starts = [source.span(output.call)[0] for output in prints if output.scope is output.scope.module]
+    starts += [source.span(node)[0] for node in _other_names(source)]
     first = min(starts, default=float("inf"))
     return float("inf") if _sets_environment_after(source, first) else first
+
+
+def _other_names(source: Source) -> Iterator[ast.expr]:
+    """Yield where a module gives Python's print another name while it is imported: say = print."""
+    for statement in source.tree.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            yield from (node for node in walk(statement.value) if isinstance(node, ast.Name) and node.id == "print")
 
 
 def _sets_environment_after(source: Source, place: float) -> bool:

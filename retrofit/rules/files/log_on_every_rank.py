@@ -9,7 +9,7 @@ from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
 from retrofit.analysis.flow.reachability import calls_named, reached_of
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.edits.after_setup import edit_after_setup
@@ -127,6 +127,9 @@ def find(project: Project) -> Iterator[Finding]:
             logging = True
             _, _, edit = edit_after_setup(project, "rd.output.quiet_logging()")
             yield found(RULE, source, output.call, "every process logs", [edit])
+        elif output.kind == PRINT and output.call in printing and _is_of_another(output):
+            name = Edit(source, *source.span(output.call.func), "rd.print_main")
+            yield found(RULE, source, output.call, "every process prints", [name])
         elif output.kind == SHOW and output.call in printing:
             yield found(RULE, source, output.call, "every process prints", guarded(project, output))
         elif output.kind == TRACK and tool_of_run(output.name) not in disabled:
@@ -147,6 +150,12 @@ def find(project: Project) -> Iterator[Finding]:
                 "every process prints",
                 [import_edit(source, PRINT_IMPORT.format(runtime=project.runtime), first_print(project, source))],
             )
+
+
+def _is_of_another(output: Output) -> bool:
+    """Return whether a print is not the one of its own file: builtins.print, or one under a name from another file."""
+    func = output.call.func
+    return isinstance(func, ast.Attribute) or is_imported(func, output.scope)
 
 
 def _results(project: Project) -> Iterator[Finding]:

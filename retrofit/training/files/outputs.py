@@ -198,7 +198,7 @@ def _kind(analysis: Analysis, name: str, call: ast.Call, scope: Scope) -> str:
         return OPEN
     if name in LOGGERS:
         return LOGGER
-    if name == "print":
+    if name in ("print", "builtins.print"):
         file = next((keyword.value for keyword in call.keywords if keyword.arg == "file"), None)
         return PRINT if file is None or analysis.named(file, scope) & STREAMS else ""
     if name in SHOWS or (name == "os.write" and _is_terminal(analysis, call, scope)):

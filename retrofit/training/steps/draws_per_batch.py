@@ -46,7 +46,7 @@ def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
             continue
         if not _is_trained_on(project, node, scope) or project.batch_values.loops_around(node, scope):
             continue
-        follows = any(follows_batch(project, part, scope) for part in given_to_draw(node))
+        follows = any(_follows_number(project, part, scope) for part in given_to_draw(node))
         if not follows and not _is_taken_apart(project, node, scope):
             yield node, scope
     for node, scope in collated(project):
@@ -95,6 +95,13 @@ def given_to_draw(call: ast.Call) -> list[ast.expr]:
     """Return what a draw gets its shape from: its arguments, or the tensor that it fills."""
     filled = [call.func.value] if isinstance(call.func, ast.Attribute) and call.func.attr in DRAWS_IN_PLACE else []
     return [*filled, *call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _follows_number(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an argument of a draw follows the samples of a batch: not its device, or the size of one row."""
+    from ..losses.gathering.gathered import reader_of_values  # which reads draws
+
+    return follows_batch(project, node, scope) and reader_of_values(project).value(node, scope).kind != "fixed"
 
 
 def follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
