@@ -53,7 +53,11 @@ ONCE = {
     "a number of numpy": ("x = mix(x, y)", "pass", "np.random.beta(0.2, 0.2)"),
     "a number in a model": ("pass", "x = x * torch.rand(1)", "torch.rand(1)"),
     "a row": ("shift = torch.randn(1, 4)", "pass", "torch.randn(1, 4)"),
-    "a row on the device of the batch": ("shift = torch.randn(4, device=x.device)", "pass", "torch.randn(4, device=x.device)"),
+    "a row on its device": (
+        "shift = torch.randn(4, device=x.device)",
+        "pass",
+        "torch.randn(4, device=x.device)",
+    ),
     "a row as wide as the batch": ("shift = torch.randn(1, x.size(1))", "pass", "torch.randn(1, x.size(1))"),
     "a row of a width": ("n, d = x.shape; shift = torch.randn(1, d)", "pass", "torch.randn(1, d)"),
     "an order of columns": ("x = x[:, torch.randperm(4)]", "pass", "torch.randperm(4)"),
