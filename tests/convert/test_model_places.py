@@ -492,3 +492,64 @@ def test_a_model_that_a_function_makes_in_its_place_is_another_one(tmp_path: Pat
     )
     (refusal,) = conversion(tmp_path, text.format("self.model, start = load(self.model, path)")).refusals
     assert "self.model is set again while it trains" in str(refusal.refusal)
+
+
+TWO_NAMES = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+several = False
+data = TensorDataset(torch.randn(32, 4), torch.arange(32) % 2)
+loader = DataLoader(data, batch_size=8, shuffle=True)
+held_out = DataLoader(data, batch_size=8)
+{named}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trained(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(sum(model(x).sum().item() for x, _ in held_out))
+"""
+WRAPPED = "model = rd.distribute_model(model)"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "trained = model.cpu()",
+        "trained, limit = model, 3",
+        "trained = nn.DataParallel(model) if several else model",
+        "if several:\n    trained = nn.DataParallel(model)\nelse:\n    trained = model",
+        "trained = torch.compile(model)",
+        "trained = nn.DataParallel(model) if several else model\nmodel.load_state_dict(torch.load('start.pt'))",
+    ],
+)
+def test_a_model_is_wrapped_under_the_name_that_its_other_names_come_from(tmp_path: Path, named: str) -> None:
+    lines = converted(tmp_path, TWO_NAMES.format(named="model = nn.Linear(4, 2)\n" + named))
+    assert lines[lines.index(WRAPPED) - 1] == "model = nn.Linear(4, 2)"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "trained = model = nn.Linear(4, 2)",
+        "model = nn.Linear(4, 2)\ntrained = model\nmodel = model.cpu()",
+    ],
+)
+def test_names_that_a_model_has_before_its_wrapper_are_of_the_wrapper_too(tmp_path: Path, named: str) -> None:
+    lines = converted(tmp_path, TWO_NAMES.format(named=named))
+    assert "trained = " + WRAPPED in lines
+
+
+def test_a_copy_is_no_other_name(tmp_path: Path) -> None:
+    named = "import copy\ntrained = nn.Linear(4, 2)\nmodel = copy.deepcopy(trained)"
+    text = TWO_NAMES.format(named=named).replace("SGD(model.", "SGD(trained.")
+    assert "trained = rd.distribute_model(trained)" in converted(tmp_path, text)
+
+
+def test_an_attribute_and_a_name_of_one_model_are_one_model(tmp_path: Path) -> None:
+    text = script(init="self.model = model = self.build()").replace("SGD(self.model.", "SGD(model.")
+    assert "self.model = rd.distribute_model(self.model)" in converted(tmp_path, text)

@@ -30,10 +30,12 @@ class Assignment:
 def first_alias(analysis: Analysis, variable: Variable, scope: Scope) -> float:
     """Return the line in `scope` where the object gets another name or an owner, infinity where it does not."""
     lines = []
+    given = {a.statement for a in assignments_to(analysis, variable)}
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Assign):
             values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value]
             held = [value for value in values if is_plain(value)]
+            held += [part for value in values if node not in given for part in _held_by(analysis, value, scope)]
             if isinstance(node.value, ast.Dict):
                 held += node.value.values
         elif isinstance(node, ast.Call) and any(
@@ -60,6 +62,7 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
         entries = {b.value for b, parts in handed_over if parts and isinstance(b.value, ast.Subscript)}
         given = [(a.value, a.scope) for a in assignments_to(analysis, current) if a.value not in entries]
         given += [part for _, parts in handed_over for part in parts]
+        given += [(name, a.scope) for a in assignments_to(analysis, current) for name in other_targets(a.statement)]
         for value, scope in given:
             for part in _held_by(analysis, value, scope):
                 for inner in variables_of(analysis, part, scope):
@@ -67,6 +70,13 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
                         found.add(inner)
                         waiting.append(inner)
     return found
+
+
+def other_targets(statement: ast.stmt) -> list[ast.expr]:
+    """Return the names that a statement gives one new object: `self.model` and `model` of self.model = model = Net()."""
+    is_chain = isinstance(statement, ast.Assign) and len(statement.targets) > 1 and isinstance(statement.value, ast.Call)
+    targets = statement.targets if is_chain else []  # type: ignore[attr-defined]
+    return [target for target in targets if isinstance(target, (ast.Name, ast.Attribute))]
 
 
 def keeps_object(analysis: Analysis, variable: Variable, given: Assignment) -> bool:

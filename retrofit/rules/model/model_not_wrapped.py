@@ -22,7 +22,7 @@ from retrofit.training.model.indirect.late_layers import late_layers
 from retrofit.training.model.indirect.unseen_models import unseen_models
 from retrofit.training.model.models import FORWARD, Model
 from retrofit.training.model.modules import is_module
-from retrofit.training.model.places import place_after, places_before_training
+from retrofit.training.model.places import named_before, place_after, places_before_training
 from retrofit.training.placement import condition_at
 from retrofit.training.torch_api.modules import AVERAGING_WRAPPERS
 
@@ -180,7 +180,8 @@ def _of_unseen(project: Project) -> Iterator[Finding]:
 
 def _wrap_after(project: Project, model: Model, source: Source, statement: ast.stmt) -> Edit:
     """Return the edit that wraps a model after a statement, under the condition under which there is one."""
-    line = _wrapping(project, model, str(model.variable))
+    names = " = ".join([*named_before(project, model, source, statement), ""])
+    line = names + _wrapping(project, model, str(model.variable))
     scope = project.analysis.scope_at(source, statement)
     condition = condition_at(project.analysis, model.variable, scope, statement)
     return insert_after(source, statement, under_condition(source, statement, condition, [line]))

@@ -42,12 +42,14 @@ class Model:
     """A variable that holds a model in training, and every call of it that the training loops make.
 
     `is_container`: it holds several, as a dict or a list. `own`: what its methods that call backward run of it.
+    `names`: other variables with the same object by which the training calls it.
     """
 
     variable: Variable
     calls: list[Call] = field(default_factory=list, compare=False)
     is_container: bool = False
     own: frozenset[str] = frozenset()
+    names: list[Variable] = field(default_factory=list, compare=False)
 
 
 def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimizer]) -> list[Model]:
@@ -74,7 +76,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
     inside = {frame.scope: depth for path in paths for depth, frame in reversed(list(enumerate(path.frames)))}
     given = is_trained.variables
     order = sorted(models, key=lambda variable: (variable not in given, inside.get(variable.scope, len(inside))))
-    return [
+    found = [
         model
         for model in models.values()
         if not _is_part(
@@ -83,20 +85,28 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         and not is_trained.only_looks(model)
         and not _runs_inside(analysis, model, whole)
         and not _is_given_to(analysis, model.variable, whole, paths)
-        and not _is_other_name(analysis, model.variable, order)
     ]
+    named = {model.variable: _named_before(analysis, model.variable, order) for model in found}
+    for model in found:
+        for first in found:
+            if first.variable in named[model.variable] and not named[first.variable]:
+                first.calls.extend(call for call in model.calls if call not in first.calls)
+                first.names.append(model.variable)
+    return [model for model in found if not named[model.variable]]
 
 
-def _is_other_name(analysis: Analysis, variable: Variable, models: list[Variable]) -> bool:
-    """Return whether this is another name for one of the models: `net = model.eval()`.
+def _named_before(analysis: Analysis, variable: Variable, models: list[Variable]) -> list[Variable]:
+    """Return the models of which this is another name: `model` of `net = model.eval()`.
 
     Where functions hand theirs to each other, as by `model = load(model)` in two of them, each seems to be the other's:
     `models` has the one first that is kept.
     """
     above = upstream(analysis, variable) & set(models)
-    return any(
-        variable not in upstream(analysis, other) or models.index(other) < models.index(variable) for other in above
-    )
+    return [
+        other
+        for other in above
+        if variable not in upstream(analysis, other) or models.index(other) < models.index(variable)
+    ]
 
 
 class _Trained:

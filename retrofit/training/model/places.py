@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import is_method
 from retrofit.analysis.files.source import Source
-from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias, keeps_object
+from retrofit.analysis.flow.assignments import Assignment, assignments_to, first_alias, keeps_object, other_targets
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.variables import Variable, variables_of
+from retrofit.analysis.flow.variables import Variable, is_plain, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
@@ -35,6 +35,26 @@ def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Sour
     if place is None or all(analysis.scope_at(*place) is filling.scope for filling in filled):
         return place
     return None  # another function fills the container
+
+
+def named_before(project: Project, model: Model, source: Source, place: ast.stmt) -> list[str]:
+    """Return the other names that hold a model where it is wrapped: `net` of `net = model; model = model.cuda()`.
+
+    Those that are given a wrapper of it hold another object.
+    """
+    found = []
+    scope = project.analysis.scope_at(source, place)
+    called = [c for c in model.calls if isinstance(c.call.func, ast.Name) and c.call.func in c.scope.source.parents]
+    read = [(c.call.func.id, c.scope.find(c.call.func.id)) for c in called]  # type: ignore[attr-defined]
+    here = [Variable(scope, name) for name, owner in read if owner is not None and owner[0] is scope]
+    for variable in dict.fromkeys([*model.names, *here]):
+        if variable == model.variable:
+            continue
+        given = [a for a in assignments_to(project.analysis, variable) if a.scope is scope and not a.in_place]
+        before = [a for a in given if a.statement.lineno <= place.lineno]
+        if before and all(is_plain(a.value) or other_targets(a.statement) for a in before):
+            found.append(str(variable))
+    return found
 
 
 def _is_again(project: Project, variable: Variable, given: Assignment) -> bool:
