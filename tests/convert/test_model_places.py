@@ -544,7 +544,7 @@ def test_names_that_a_model_has_before_its_wrapper_are_of_the_wrapper_too(tmp_pa
     assert "trained = " + WRAPPED in lines
 
 
-def test_a_copy_is_no_other_name(tmp_path: Path) -> None:
+def test_a_copy_is_another_model(tmp_path: Path) -> None:
     named = "import copy\ntrained = nn.Linear(4, 2)\nmodel = copy.deepcopy(trained)"
     text = TWO_NAMES.format(named=named).replace("SGD(model.", "SGD(trained.")
     assert "trained = rd.distribute_model(trained)" in converted(tmp_path, text)

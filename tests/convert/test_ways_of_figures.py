@@ -224,3 +224,9 @@ def test_a_figure_is_listed_where_it_is_shown(way: str, tmp_path: Path) -> None:
     lines = [number for number, line in enumerate(text.splitlines(), 1) if "# shown" in line]
     listed = [finding for finding in result.listed if finding.message.startswith("rank 0's share")]
     assert [finding.place.line for finding in listed] == lines
+
+
+def test_a_loss_that_another_object_scales_for_its_gradients_is_not_shown(tmp_path: Path) -> None:
+    text = SCRIPT.replace("START", "from apex.fp16_optimizer import Scaled\noptimizer = Scaled(optimizer)")
+    text = text.replace("loss.backward()", "optimizer.backward(loss)").replace("        STEP\n    END\n", "")
+    assert "optimizer.backward(loss)" in "".join(file.text for file in conversion(tmp_path, text).files)

@@ -73,10 +73,10 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
 
 
 def other_targets(statement: ast.stmt) -> list[ast.expr]:
-    """Return the names that a statement gives one new object: `self.model` and `model` of self.model = model = Net()."""
-    is_chain = isinstance(statement, ast.Assign) and len(statement.targets) > 1 and isinstance(statement.value, ast.Call)
-    targets = statement.targets if is_chain else []  # type: ignore[attr-defined]
-    return [target for target in targets if isinstance(target, (ast.Name, ast.Attribute))]
+    """Return the names that a statement gives one new object: a and b of a = b = Net()."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) < 2 or not isinstance(statement.value, ast.Call):
+        return []
+    return [target for target in statement.targets if isinstance(target, (ast.Name, ast.Attribute))]
 
 
 def keeps_object(analysis: Analysis, variable: Variable, given: Assignment) -> bool:

@@ -180,11 +180,14 @@ def _of_unseen(project: Project) -> Iterator[Finding]:
 
 def _wrap_after(project: Project, model: Model, source: Source, statement: ast.stmt) -> Edit:
     """Return the edit that wraps a model after a statement, under the condition under which there is one."""
-    names = " = ".join([*named_before(project, model, source, statement), ""])
-    line = names + _wrapping(project, model, str(model.variable))
+    names = named_before(project, model, source, statement)
+    same = "".join(f"{name} = " for name, is_parallel in names.items() if not is_parallel)
+    lines = [same + _wrapping(project, model, str(model.variable))]
+    parallel = (name for name, is_parallel in names.items() if is_parallel)
+    lines += [f"{name} = {model.variable} if rd.get_world_size() > 1 else {name}" for name in parallel]
     scope = project.analysis.scope_at(source, statement)
     condition = condition_at(project.analysis, model.variable, scope, statement)
-    return insert_after(source, statement, under_condition(source, statement, condition, [line]))
+    return insert_after(source, statement, under_condition(source, statement, condition, lines))
 
 
 def _wrapping(project: Project, model: Model, name: str) -> str:

@@ -355,6 +355,10 @@ class TorchDomain:
             return Flow(SIZE)  # a sum divided by it is a mean, as the gradients are averaged
         if names & OWN_SAMPLES:
             return Flow(HELD_ROWS if call in self.project.draws.sequences else BATCH)
+        function = call.func
+        is_backward = isinstance(function, ast.Attribute) and function.attr == "backward"
+        if is_backward and not self.analysis.functions_called(call, scope):
+            return NONE  # optimizer.backward(loss): gradients, which DDP averages; the optimizer keeps no figure
         return NONE if gives_the_same(names) else None
 
     def changed(self, call: ast.Call, scope: Scope) -> list[ast.expr]:

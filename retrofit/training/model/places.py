@@ -17,6 +17,7 @@ from retrofit.analysis.values.kinds import Instance
 from ..loops import Frame, Path
 from ..placement import after_variable, first_statement
 from .containers import fillings
+from .data_parallel import added_to_wrapper
 from .models import Model
 
 if TYPE_CHECKING:
@@ -37,24 +38,44 @@ def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Sour
     return None  # another function fills the container
 
 
-def named_before(project: Project, model: Model, source: Source, place: ast.stmt) -> list[str]:
-    """Return the other names that hold a model where it is wrapped: `net` of `net = model; model = model.cuda()`.
+def named_before(project: Project, model: Model, source: Source, place: ast.stmt) -> dict[str, bool]:
+    """Return the other names that a model has where it is wrapped: `net` of `net = model; model = model.cuda()`.
 
-    Those that are given a wrapper of it hold another object.
+    Each with whether it may hold a DataParallel of the model.
     """
-    found = []
-    scope = project.analysis.scope_at(source, place)
-    called = [c for c in model.calls if isinstance(c.call.func, ast.Name) and c.call.func in c.scope.source.parents]
-    read = [(c.call.func.id, c.scope.find(c.call.func.id)) for c in called]  # type: ignore[attr-defined]
-    here = [Variable(scope, name) for name, owner in read if owner is not None and owner[0] is scope]
-    for variable in dict.fromkeys([*model.names, *here]):
-        if variable == model.variable:
+    analysis = project.analysis
+    scope = analysis.scope_at(source, place)
+    called = [call.call.func for call in model.calls if isinstance(call.call.func, ast.Name)]
+    names = [Variable(scope, name.id) for name in called if name.id in scope.bindings]
+    found = {}
+    for variable in dict.fromkeys([*model.names, *names]):
+        given = [a for a in assignments_to(analysis, variable) if a.scope is scope and not a.in_place]
+        before = [a for a in given if a.statement.lineno <= (place.end_lineno or place.lineno)]
+        ways = [_holding(analysis, a.value, model.variable, scope) for a in before if not other_targets(a.statement)]
+        if not before or variable == model.variable or None in ways:
             continue
-        given = [a for a in assignments_to(project.analysis, variable) if a.scope is scope and not a.in_place]
-        before = [a for a in given if a.statement.lineno <= place.lineno]
-        if before and all(is_plain(a.value) or other_targets(a.statement) for a in before):
-            found.append(str(variable))
+        if not any(ways) or not _asks_for_state(variable):
+            found[str(variable)] = any(ways)
     return found
+
+
+def _holding(analysis: Analysis, value: ast.expr | None, variable: Variable, scope: Scope) -> bool | None:
+    """Return whether a value is a DataParallel of what a variable holds; None where it is another object."""
+    if isinstance(value, ast.IfExp):
+        ways = [_holding(analysis, part, variable, scope) for part in (value.body, value.orelse)]
+        return None if None in ways else any(ways)
+    if isinstance(value, ast.Call) and added_to_wrapper(analysis, value, scope) is not None:
+        return True if any(variable in variables_of(analysis, part, scope) for part in value.args) else None
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        is_same = value.func.attr in analysis.library.same_methods
+        return _holding(analysis, value.func.value, variable, scope) if is_same else None
+    return False if is_plain(value) and variable in variables_of(analysis, value, scope) else None  # type: ignore[arg-type]
+
+
+def _asks_for_state(variable: Variable) -> bool:
+    """Return whether a script asks for the state of what a variable holds, in which DataParallel has its own names."""
+    nodes = (node for node in variable.scope.source.nodes if isinstance(node, ast.Attribute))
+    return any(node.attr == "state_dict" and ast.unparse(node.value) == str(variable) for node in nodes)
 
 
 def _is_again(project: Project, variable: Variable, given: Assignment) -> bool:
