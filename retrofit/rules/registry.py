@@ -29,7 +29,7 @@ from .data import (
     split_differs_by_rank,
     uneven_batches,
 )
-from .edits.at_run_time import is_refused_before, refused_at_run_time
+from .edits.at_run_time import is_refused_before, refused_where_needed
 from .edits.resolve import placed
 from .evaluation import (
     evaluation_drawn_per_rank,
@@ -215,7 +215,7 @@ def _find_first(project: Project) -> list[Finding]:
     left_out = {not_convertible.RULE.code, *(rule.RULE.code for rule in LAST), *_done_otherwise(project)}
     hazards = (finding for code, rule in RULES.items() if code not in left_out for finding in rule.find(project))
     left = (finding for finding in hazards if not (finding.kind and is_refused_before(project, finding)))
-    return placed(project, (refused_at_run_time(project, finding) for finding in left))
+    return placed(project, refused_where_needed(project, left))
 
 
 def _done_otherwise(project: Project) -> set[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from retrofit.analysis.edits import Edit, block_of, insert_before
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.optional import is_optional
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.finding import Finding
 from retrofit.rules.refusals.kinds import KINDS
@@ -20,6 +21,42 @@ FUNCTION = "rd.process_group.one_process_only"
 INSIDE = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.comprehension)  # what decides whether a part of a statement runs
 
 
+def refused_where_needed(project: Project, findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings with refusals as errors at run time, but for those of which every branch of an `if` has one."""
+    pairs = [(finding, refused_at_run_time(project, finding)) for finding in findings]
+    places = {finding.node for finding, later in pairs if later is not finding and finding.node is not None}
+    return [finding if later is finding or _is_needed(project, finding, places) else later for finding, later in pairs]
+
+
+def _is_needed(project: Project, finding: Finding, places: set[ast.AST]) -> bool:
+    """Return whether a training comes to one of the places whatever its options say, as through this one."""
+    node, source = finding.node, finding.source
+    assert node is not None
+    assert source is not None
+    scope = project.analysis.scope_at(source, node)
+    for outer in source.ancestors(node):
+        if isinstance(outer, ast.If) and _comes_to([outer], places):
+            return not is_optional(project.analysis, outer, scope, _ways(project))
+        if outer is scope.node:
+            return False
+    return False
+
+
+def _comes_to(block: list[ast.stmt], places: set[ast.AST]) -> bool:
+    """Return whether a block comes to one of the places in every branch that it may take."""
+    for statement in block:
+        if isinstance(statement, ast.If):
+            if _comes_to(statement.body, places) and _comes_to(statement.orelse, places):
+                return True
+        elif not places.isdisjoint(walk(statement)):
+            return True
+    return False
+
+
+def _ways(project: Project) -> list[list[ast.AST]]:
+    return [[frame.node for frame in path.frames] for path in project.paths]
+
+
 def refused_at_run_time(project: Project, finding: Finding) -> Finding:
     """Return a refusal as an error at run time, where the training can do without the place; else as it is."""
     node, source = finding.node, finding.source
@@ -27,7 +64,7 @@ def refused_at_run_time(project: Project, finding: Finding) -> Finding:
     if not finding.refusal or kind is None or not kind.is_local or node is None or source is None:
         return finding
     scope = project.analysis.scope_at(source, node)
-    ways = [[frame.node for frame in path.frames] for path in project.paths]
+    ways = _ways(project)
     is_chosen = is_function(node)
     if not is_chosen and not is_optional(project.analysis, node, scope, ways):
         return finding

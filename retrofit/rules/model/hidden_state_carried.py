@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import groupby
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import insert_before, surround
@@ -13,6 +14,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.carried_state import carried_writes
+from retrofit.training.data.model_states import is_model_state
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.batch_statistics import kept_statistics, means_of_training
 from retrofit.training.losses.first_batch import first_batch_writes
@@ -194,8 +196,10 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
-    yield from _hidden_states(project)
     names: set[str] = set()
+    for finding, name in _hidden_states(project):
+        names.add(name)
+        yield finding
     for node, scope, name in _resized_views(project):
         if name not in names:
             names.add(name)
@@ -203,22 +207,8 @@ def find(project: Project) -> Iterator[Finding]:
             refusal = f"{name}.data is another view of the tensor: {name} itself keeps its size and its old rows"
             yield found(RULE, scope.source, node, message, refusal=refusal, kind="batch-buffer")
     carried = [write for write in carried_writes(project) if not has_statistics_alone(project, write)]
-    for write in carried:
-        if write.name not in names:
-            names.add(write.name)
-            if _is_buffer(project, write):
-                message = f"{write.name} is made once and filled from each batch"
-                refusal = f"{write.name} keeps rows of the batches before where a batch is smaller than it"
-                if isinstance(write.node, ast.Call) and ast.unparse(write.node.func) == f"{write.name}.copy_":
-                    refusal = f"{write.name} has the rows of the script's batch, and the batch of a process has fewer"
-                yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-buffer")
-                continue
-            message = f"{write.name} keeps what it is given of each batch"
-            if kept := kept_samples(project, [other for other in carried if other.name == write.name]):
-                yield from _kept_of_all(kept, message)
-                continue
-            refusal = f"{write.name} keeps samples of the batches before, and each process would put only its own there"
-            yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="samples-kept")
+    for name, writes in groupby(sorted(carried, key=lambda write: write.name), lambda write: write.name):
+        yield from _kept(project, name, list(writes)) if name not in names else ()
     yield from _set_at_first(project)
     for write in kept_statistics(project):
         if write.name in names:
@@ -232,11 +222,38 @@ def find(project: Project) -> Iterator[Finding]:
         yield found(RULE, write.scope.source, write.node, message, refusal=refusal, kind="batch-statistics")
 
 
+def _kept(project: Project, name: str, writes: list[Write]) -> Iterator[Finding]:
+    """Yield what a variable keeps of each batch: each place, of which an option may leave out some."""
+    message = f"{name} keeps what it is given of each batch"
+    if any(is_model_state(project, write) for write in writes):
+        message = f"{name} is what the model remembers of the batch before"
+        refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
+        for node in dict.fromkeys(write.node for write in writes):
+            yield found(RULE, writes[0].scope.source, node, message, refusal=refusal, kind="carried-state")
+        return
+    buffers = [write for write in writes if _is_buffer(project, write)]
+    if not buffers and (kept := kept_samples(project, writes)):
+        yield from _kept_of_all(kept, message)
+        return
+    for write in {write.node: write for write in writes}.values():
+        source = write.scope.source
+        if write in buffers:
+            message = f"{name} is made once and filled from each batch"
+            refusal = f"{name} keeps rows of the batches before where a batch is smaller than it"
+            if isinstance(write.node, ast.Call) and ast.unparse(write.node.func) == f"{name}.copy_":
+                refusal = f"{name} has the rows of the script's batch, and the batch of a process has fewer"
+            yield found(RULE, source, write.node, message, refusal=refusal, kind="batch-buffer")
+        else:
+            refusal = f"{name} keeps samples of the batches before, and each process would put only its own there"
+            yield found(RULE, source, write.node, message, refusal=refusal, kind="samples-kept")
+
+
 def _kept_of_all(kept: list[KeptSamples], message: str) -> Iterator[Finding]:
     """Yield the samples that a queue or a memory bank gets, which become those of all ranks."""
     for each in kept:
         source = each.scope.source
         edits = [e for row in each.rows for e in surround(source, row, "rd.data.gather_batch(", ")")]
+        edits += [e for size in each.sizes for e in surround(source, size, "rd.loss.batch_count(", ")")]
         if each.parameters:
             lines = [f"{name} = rd.data.gather_batch({name})" for name in each.parameters]
             edits.append(insert_before(source, first_statement(each.scope), lines))
@@ -288,7 +305,7 @@ def _is_buffer(project: Project, write: Write) -> bool:
     return False
 
 
-def _hidden_states(project: Project) -> Iterator[Finding]:
+def _hidden_states(project: Project) -> Iterator[tuple[Finding, str]]:
     called = {call.call for model in project.models for call in model.calls}
     seen: set[ast.AST] = set()
     for path in project.paths:
@@ -298,7 +315,7 @@ def _hidden_states(project: Project) -> Iterator[Finding]:
                 seen.add(call)
                 message = f"{name} is what the model remembers of the batch before"
                 refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
-                yield found(RULE, frame.scope.source, call, message, refusal=refusal, kind="carried-state")
+                yield found(RULE, frame.scope.source, call, message, refusal=refusal, kind="carried-state"), name
 
 
 def _carried(loop: LoopNode, called: set[ast.Call]) -> Iterator[tuple[ast.Call, str]]:

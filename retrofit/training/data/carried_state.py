@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -71,9 +71,10 @@ def _carried(project: Project) -> tuple[list[Write], list[Write]]:
 
 def _find(project: Project) -> tuple[list[Write], list[Write]]:
     written = _all_written(project)
-    last = _last_backwards(project)
+    last = last_backwards(project)
     late = {write.node for _, write, is_new in written if is_new and _is_for_next(project, write, last)}
-    fresh = {variable for variable, write, is_new in written if is_new and write.node not in late}  # set for each batch
+    new = {(variable, write.node): write for variable, write, is_new in written if is_new and write.node not in late}
+    fresh = {place[0] for place, write in new.items() if not _may_be_left_out(project, place[0], write, new)}
     carried = [
         (variable, write)
         for variable, write, is_new in written
@@ -94,6 +95,22 @@ def _find(project: Project) -> tuple[list[Write], list[Write]]:
         [write for variable, write in with_samples if variable in whole],
         [write for variable, write in with_samples if variable in pooled],
     )
+
+
+def _may_be_left_out(
+    project: Project, variable: ScopedName, write: Write, new: Collection[tuple[ScopedName, ast.AST]]
+) -> bool:
+    """Return whether a batch may keep the value of the one before: what sets it is in one branch of an `if` only."""
+    inner = write.node
+    for outer in write.scope.source.ancestors(inner):
+        if isinstance(outer, LOOPS) or outer not in project.nodes_in_batches:
+            return False
+        if isinstance(outer, ast.If):
+            other = outer.orelse if is_in_body(outer, inner) else outer.body
+            if not any((variable, part) in new for statement in other for part in walk(statement)):
+                return True
+        inner = outer
+    return False
 
 
 def _adds(call: ast.Call) -> bool:
@@ -122,7 +139,7 @@ def _without_picks(analysis: Analysis, origin: Origin) -> list[Origin]:
     return list(inputs(analysis, origin))
 
 
-def _last_backwards(project: Project) -> dict[Scope, ast.AST]:
+def last_backwards(project: Project) -> dict[Scope, ast.AST]:
     """Return the last backward call of the training in each function."""
     calls = [path.frames[0] for path in project.paths if path.loops]
     return {frame.scope: frame.node for frame in sorted(calls, key=lambda frame: frame.node.lineno)}  # type: ignore[attr-defined]
@@ -286,7 +303,10 @@ def _reads(project: Project, value: ast.expr, scope: Scope, variable: ScopedName
     """Return whether a new value of a variable is computed, in the same function, from the one before."""
 
     def within(origin: Origin) -> list[Origin]:
-        return [part for part in inputs(project.analysis, origin) if part.scope is scope]
+        found = [part for part in inputs(project.analysis, origin) if part.scope is scope]
+        if isinstance(origin.node, ast.Call) and functions_run(project.analysis, origin.node, scope):
+            found += [origin.to(part) for part in origin.node.args]  # hidden = repackage(hidden)
+        return found
 
     steps = origins(project.analysis, [Origin(value, scope)], within)
     places = [(step.node, step.scope) for step in steps if isinstance(step.node, ast.expr)]

@@ -36,10 +36,7 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield what a node writes, with what it writes there."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            if isinstance(target, (ast.Tuple, ast.List)):
-                yield from ((part, node.value) for part in target.elts)
-            else:
-                yield target, node.value
+            yield from ((part, node.value) for part in _parts(target))
     elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
         yield node.target, node.value
     elif isinstance(node, ast.Call) and (filled := [k.value for k in node.keywords if k.arg == "out"]):
@@ -49,6 +46,15 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         if name.endswith("_") and not name.startswith("_") and name not in EMPTYING:
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             yield from ((node.func, value) for value in given)
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    """Yield what an assignment gives a value: `out`, `h` and `c` of out, (h, *c) = model(x)."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for part in target.elts:
+            yield from _parts(part.value if isinstance(part, ast.Starred) else part)
+    else:
+        yield target
 
 
 def _without_parts(node: ast.expr) -> tuple[ast.expr, bool]:
