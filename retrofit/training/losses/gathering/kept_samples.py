@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import body_of, given_parameters, returns_of
+from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.operands import computed_from, inputs
 from retrofit.analysis.flow.reachability import calls_within
 from retrofit.analysis.flow.sources import Origin, origins
@@ -15,7 +16,7 @@ from retrofit.analysis.flow.stored import variables_at
 from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.training.data.batch_values import BATCH
-from retrofit.training.data.carried_state import variables_of_losses, writes_in_batches
+from retrofit.training.data.carried_state import last_backwards, variables_of_losses, writes_in_batches
 from retrofit.training.data.random_draws import draws_in_loop
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES
@@ -41,13 +42,23 @@ UNDIVIDED = (ast.Name, ast.Lambda, *COMPREHENSIONS)
 class KeptSamples:
     """What is gathered over the ranks so that each keeps the same: `parameters` of a function, or `rows` of a write.
 
-    Neither where these are rows of all ranks as they are.
+    Neither where these are rows of all ranks as they are. `sizes`: numbers of these rows, to be counted over the ranks.
     """
 
     scope: Scope
     node: ast.AST
     parameters: tuple[str, ...] = ()
     rows: tuple[ast.expr, ...] = ()
+    sizes: tuple[ast.expr, ...] = ()
+
+
+@dataclass
+class _Parts:
+    """What a write reads: rows of this rank's samples, their numbers, and whether there are rows of all ranks."""
+
+    rows: list[ast.expr]
+    sizes: list[ast.expr]
+    has_whole: bool = False
 
 
 def kept_samples(project: Project, writes: list[Write]) -> list[KeptSamples]:
@@ -59,6 +70,8 @@ def kept_samples(project: Project, writes: list[Write]) -> list[KeptSamples]:
     if keeps_batches(project) or project.distribution.is_by_hand or any(map(_is_replaced, writes)):
         return []
     found = [_of_write(project, write) for write in writes]
+    whole = {kept.scope for kept in found if kept is not None and kept.parameters}
+    found += [_of_other(project, write) for write in _other_writes(project, writes) if write.scope not in whole]
     known = [kept for kept in dict.fromkeys(found) if kept is not None]
     return known if None not in found and not _counts_own_rows(project, known) else []
 
@@ -84,21 +97,48 @@ def _counts_own_rows(project: Project, found: list[KeptSamples]) -> bool:
 
 def _of_write(project: Project, write: Write) -> KeptSamples | None:
     scope = write.scope
-    rows = _rows_in(project, write)
+    parts = _parts_of(project, write)
+    rows = parts.rows if parts is not None and (parts.rows or parts.has_whole) else None
     is_detached = write.value is not None and _ends_detached(write.value)
-    if rows is None or not (is_detached or all(_has_no_gradient(project, row, scope) for row in rows)):
+    is_free = is_detached or _comes_after_gradients(project, write)
+    if rows is not None and not is_free and not all(_has_no_gradient(project, row, scope) for row in rows):
         rows = None
     parameters = _parameters_of_rows(project, scope)
     is_free = rows is not None or not has_gradients(project.analysis, scope, write.node)
     if parameters and is_free and _only_keeps(project, scope) and not _obstacle(project, body_of(scope.node)[0], scope):
         return KeptSamples(scope, scope.node, parameters)
-    if rows is None or _obstacle(project, write.node, scope):
+    if rows is None or parts is None or _obstacle(project, write.node, scope):
         return None
-    return KeptSamples(scope, write.node, rows=tuple(rows))
+    return KeptSamples(scope, write.node, rows=tuple(rows), sizes=tuple(parts.sizes))
+
+
+def _other_writes(project: Project, writes: list[Write]) -> list[Write]:
+    """Return the writes of the same states that put no samples there: queue = torch.roll(queue, n, 0)."""
+    written = writes_in_batches(project)
+    states = {variable for variable, write in written if write in writes}
+    return [write for variable, write in written if variable in states and write not in writes]
+
+
+def _of_other(project: Project, write: Write) -> KeptSamples | None:
+    parts = _parts_of(project, write)
+    return None if parts is None or parts.rows else KeptSamples(write.scope, write.node, sizes=tuple(parts.sizes))
 
 
 def _obstacle(project: Project, node: ast.AST, scope: Scope) -> str:
     return obstacle(project, node, scope)  # type: ignore[arg-type]
+
+
+def _comes_after_gradients(project: Project, write: Write) -> bool:
+    """Return whether a write comes after the last backward call of a step, which frees what rows were computed by.
+
+    A later loss that needed it would end with an error, in one process too.
+    """
+    backward, source = last_backwards(project).get(write.scope), write.scope.source
+    if not isinstance(backward, ast.Call) or any(keyword.arg == "retain_graph" for keyword in backward.keywords):
+        return False
+    block = block_of(source, source.statement(backward))
+    after = block[block.index(source.statement(backward)) + 1 :]
+    return any(statement in after for statement in (write.node, *source.ancestors(write.node)))
 
 
 def _has_no_gradient(project: Project, node: ast.expr, scope: Scope) -> bool:
@@ -198,21 +238,17 @@ def _only_keeps(project: Project, scope: Scope) -> bool:
     return all(scope in dict(places[name]) or reader.value(name, scope).kind == FIXED for name in names)
 
 
-def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
-    """Return what a write reads of this rank's rows, none where it has those of all ranks already.
-
-    None where what is left is not the same on all ranks.
-    """
+def _parts_of(project: Project, write: Write) -> _Parts | None:
+    """Return what a write reads of this rank's rows; None where what is left is not the same on all ranks."""
     reader, states = reader_of_values(project), {variable for variable, _ in writes_in_batches(project)}
-    found: list[ast.expr] = []
-    has_whole = False
+    found = _Parts([], [])
     waiting: list[ast.AST] = [write.node]
     while waiting:
         node = waiting.pop()
         holds_own = any(ast.unparse(part) == write.name for part in walk(node) if isinstance(part, PLACES))
         if holds_own and node in project.batch_values.calls:
             return None  # an output of the model, which this batch's loss is computed from
-        if holds_own or not isinstance(node, ast.expr):
+        if holds_own or not isinstance(node, ast.expr) or isinstance(node, ast.Slice):
             waiting += children(node)
             continue
         places = (part for part in walk(node) if isinstance(part, PLACES))
@@ -226,21 +262,21 @@ def _rows_in(project: Project, write: Write) -> list[ast.expr] | None:
             waiting.append(node.value)  # of rows.mean(0) the rows
             continue
         kind = reader.value(node, write.scope).kind
-        has_whole |= kind == WHOLE
+        found.has_whole |= kind == WHOLE
         if kind == OTHER and not _is_undivided(project, node) and not _is_drawn_apart(project, node, write.scope):
             waiting += children(node)  # of the rows of all ranks it is what one process computes
             continue
-        if kind not in (PLAIN, FIXED, WHOLE) or isinstance(node, ast.Starred):
+        if kind not in (PLAIN, SIZE, FIXED, WHOLE) or isinstance(node, ast.Starred):
             return None
         if (kind == PLAIN or isinstance(node, ast.Name)) and _has_parts(project, node, write.scope):
             return None
-        if kind == PLAIN:
-            found.append(node)
+        if kind in (PLAIN, SIZE):
+            (found.rows if kind == PLAIN else found.sizes).append(node)
         elif _is_drawn_apart(project, node, write.scope):
             return None
         elif kind == WHOLE and node not in reader.gathered and not isinstance(node, UNDIVIDED):
             waiting += children(node)  # next to rows of all ranks there may be some of this one
-    return found if found or has_whole else None
+    return None if found.has_whole and found.sizes else found
 
 
 def _is_undivided(project: Project, node: ast.expr) -> bool:

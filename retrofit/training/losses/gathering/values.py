@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import default_of, given_parameters, last_name
+from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
@@ -16,11 +16,12 @@ from retrofit.analysis.flow.sources import MOST_KEYS
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import children, walk
-from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
+from retrofit.analysis.scopes import FUNCTIONS, Binding, Function, Scope
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, TRANSPOSED
 
 from ..reductions.lists import SAMPLES, Lists
+from .permutations import inverted, permutation_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -185,11 +186,9 @@ class ValueReader:
     def _of_parameter(self, name: str, scope: Scope, path: Path) -> Value:
         if not isinstance(scope.node, FUNCTIONS) or name == "self" or name not in given_parameters(scope):
             return Value(FIXED)
-        sites = self.analysis.callers(scope.node)
-        sites = [site for site in sites if site.call in self.in_batches] or sites
         found = []
         names = given_parameters(scope)
-        for site in sites:
+        for site in self._sites(scope.node):
             default = default_of(scope.node, name)
             argument, spread = site.argument(names, name), site.spread_for(names, name)
             if argument is None and spread is not None:  # model(**batch)
@@ -203,6 +202,11 @@ class ValueReader:
         uses = (part for part in walk(scope.node) if isinstance(part, ast.Name) and part.id == name)
         is_of_batch = any(BATCH in self.project.batch_values.sources_of(part, scope) for part in islice(uses, 1))
         return other(f"what {name} is given cannot be seen") if is_of_batch else Value(FIXED)
+
+    def _sites(self, function: Function) -> list[CallSite]:
+        """Return the calls that give a function its parameters: those of the training, if there are some."""
+        sites = self.analysis.callers(function)
+        return [site for site in sites if site.call in self.in_batches] or sites
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, path: Path) -> Value:
         bindings = bindings_of(self.analysis, node, scope)
@@ -241,6 +245,9 @@ class ValueReader:
             return Value(FIXED) if is_before else base  # how many samples a data set has, in whatever order
         if isinstance(key, (str, int)) and not isinstance(key, bool):
             return self._of_entry(node, key, scope, path)
+        permutation = inverted(self.analysis, node.slice, scope)
+        if permutation is not None:
+            return PermutedReader(self, permutation).value(node.value, scope, path)
         base, index = self.value(node.value, scope, path), self._of_index(node.slice, scope)
         if base.kind not in ROWS:
             return join([base, index])
@@ -272,6 +279,31 @@ class ValueReader:
         if first.step is not None:
             return base if base.kind == PARTS else other(SOME_ROWS)
         return base if base.kind == VIEWS and chosen.kind == SIZE else other(SOME_ROWS)
+
+
+class PermutedReader(ValueReader):
+    """Reads rows of which a permutation is undone afterwards: y of y[argsort(order)]; others are in another order."""
+
+    def __init__(self, reader: ValueReader, permutation: ast.expr) -> None:
+        super().__init__(reader.project, reader.lists, reader.gathered)
+        self.reader, self.permutation = reader, permutation
+        self._entered: set[ast.AST] = set()  # calls that lead from the rows to the permutation
+
+    def _of(self, node: ast.expr, scope: Scope, path: Path) -> Value:
+        self._entered.update([node] if isinstance(node, ast.Call) else [])
+        return super()._of(node, scope, path)
+
+    def _sites(self, function: Function) -> list[CallSite]:
+        return [site for site in super()._sites(function) if site.call in self._entered]
+
+    def _of_subscript(self, node: ast.Subscript, scope: Scope, path: Path) -> Value:
+        if permutation_of(self.analysis, node.slice, scope) is self.permutation:
+            return self.reader.value(node.value, scope, path)
+        return super()._of_subscript(node, scope, path)
+
+    def _of_item(self, binding: Binding, scope: Scope, path: Path) -> Value:
+        found = super()._of_item(binding, scope, path)
+        return other("rows in different orders meet") if found.kind in ROWS else found
 
 
 def _counted(value: Value, node: ast.expr, scope: Scope) -> Value:
