@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import functions_reached
 from retrofit.analysis.flow.operands import computed_from
+from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.tensors import JOINS, SPLITS, VIEWS
@@ -18,11 +19,13 @@ from ...model.indirect.library_calls import losses_computed_from
 from ..gathering.gathered import reader_of_values
 from ..gathering.values import FIXED, ONE_ROW, PLAIN, RESHAPED, SIZE, SOME_ROWS, ValueReader
 from ..reductions.axes import axes_of
+from ..reductions.lists import SAMPLES
 from .partners_in_loops import counting_loops, first_index, is_one_of_samples, meets_other_rows
 
 if TYPE_CHECKING:
     from retrofit.training import Project
 
+MOVES = {"to", "cuda"}
 PLACES = {"arange", "argsort", "range"}  # functions that give places in a batch
 
 
@@ -46,6 +49,7 @@ def taken_by_place(project: Project, reader: ValueReader) -> Iterator[tuple[ast.
         if isinstance(node, ast.Subscript):
             reason = reader.value(node, scope).reason
             is_chosen = reason == SOME_ROWS and not _is_gone_through(node, scope)
+            is_chosen = is_chosen and not _is_list(project, reader, node.value, scope)
             of = node.value if is_chosen and _is_by_place(project, reader, node, scope) else None
             of = node.value if reason == ONE_ROW and is_one_of_samples(reader, node.value, scope) else of
         elif isinstance(node, ast.Call) and last_name(node) in SPLITS:
@@ -68,6 +72,48 @@ def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
     if isinstance(outer, ast.Call) and last_name(outer) in JOINS | {"zip"}:
         return whole in outer.args
     return isinstance(outer, (ast.For, ast.comprehension)) and outer.iter is whole
+
+
+def _is_list(project: Project, reader: ValueReader, node: ast.expr, scope: Scope) -> bool:
+    """Return whether something is a list that a data set gives, as torch.cat(views) shows: views[:2] are two views."""
+    ends = _ends(project, node, scope)
+    if any(isinstance(end, ast.ListComp) and last_name(end.elt) in MOVES for end in ends):
+        return True  # one sample after the other is moved to no device
+    return SAMPLES not in reader.lists.entries(node, scope) and not ends.isdisjoint(_joined(project))
+
+
+def _joined(project: Project) -> set[object]:
+    """Return where that comes from which the training, or its models, give to functions that take lists alone."""
+
+    def compute() -> set[object]:
+        found: set[object] = set()
+        for node, scope in project.in_batches:
+            if not isinstance(node, ast.Call) or last_name(node) not in JOINS or not node.args:
+                continue
+            if any(name.startswith("torch.") for name in project.analysis.called(node, scope)):
+                found |= _ends(project, node.args[0], scope)
+        return found
+
+    return project.analysis.fact("lists that are joined", compute)
+
+
+def _ends(project: Project, node: ast.expr, scope: Scope) -> set[object]:
+    """Return the values that an expression is, of a name that a loop gives a value the variable."""
+    found: set[object] = set()
+    for origin in origins(project.analysis, [Origin(node, scope)], _of_slice):
+        name = origin.node
+        bound = origin.scope.find(name.id) if isinstance(name, ast.Name) else None
+        if bound is not None and any(binding.kind == "item" for binding in bound[1]):
+            found.add((bound[0], name.id))  # type: ignore[union-attr]
+        if isinstance(name, (ast.ListComp, ast.Call)):
+            found.add(name)
+    return found
+
+
+def _of_slice(origin: Origin) -> list[Origin] | None:
+    node = origin.node
+    is_slice = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    return [origin.to(node.value)] if is_slice else None  # type: ignore[union-attr]
 
 
 def _taken_apart(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:
