@@ -276,7 +276,8 @@ def _parts_of(project: Project, write: Write) -> _Parts | None:
             return None
         elif kind == WHOLE and node not in reader.gathered and not isinstance(node, UNDIVIDED):
             waiting += children(node)  # next to rows of all ranks there may be some of this one
-    return None if found.has_whole and found.sizes else found
+    is_counted = not found.has_whole and has_gradients(project.analysis, write.scope, write.node)  # only in training
+    return found if is_counted or not found.sizes else None
 
 
 def _is_undivided(project: Project, node: ast.expr) -> bool:
