@@ -14,11 +14,11 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.carried_state import carried_writes
-from retrofit.training.data.model_states import is_model_state
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.batch_statistics import kept_statistics, means_of_training
 from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.gathering.kept_samples import KeptSamples, kept_samples
+from retrofit.training.losses.gathering.model_states import is_model_state
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
 from retrofit.training.losses.writes import Write
 from retrofit.training.placement import first_statement

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import ScopedName, variables_at
-from retrofit.training.losses.writes import Write
+
+from ..writes import Write
 
 if TYPE_CHECKING:
     from retrofit.training import Project
