@@ -38,6 +38,7 @@ SETS = {
     "sixth unseen": "Chosen by subject; ten of the twelve were also run, in one process and in two.",
     "seventh unseen": "Chosen by subject; seven of the twelve were also run, in one process and in two.",
     "eighth unseen": "Seven popular repositories, seven drawn at random; six of them were also run.",
+    "ninth unseen": "Chosen by subject and drawn at random within it; seven of the fourteen were also run.",
 }
 SECTION = """\
 {heading}
