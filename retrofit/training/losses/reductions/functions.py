@@ -95,7 +95,7 @@ class RowFunctions:
             return not _is_told_other_axes(node) and self._is_in_matrix(call, found, axes)
         if name in OF_ALL_ENTRIES:
             return not _is_told_other_axes(node)
-        return name not in OF_EACH_ENTRY | OF_EACH_ROW and self._is_unknown(call)
+        return name not in OF_EACH_ENTRY | OF_EACH_ROW | EXTREMES and self._is_unknown(call)
 
     def _is_along(self, call: Applied, found: Kind) -> bool:
         if call.name in TAKES and any(self._has_rows(part, call) for part in call.rest[1:]):
