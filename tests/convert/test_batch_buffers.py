@@ -101,7 +101,7 @@ def test_a_variable_of_the_loop_that_is_used_again_after_it_keeps_nothing(tmp_pa
 def test_an_output_that_the_next_batch_is_computed_from_is_refused(tmp_path: Path) -> None:
     script = SHOWN.format(before="out = data[:4]", batch="out = model(x + out.detach())", after="print(epoch)")
     (refusal,) = conversion(tmp_path, script).refusals
-    assert (refusal.code, refusal.kind) == ("RF210", "samples-kept")
+    assert (refusal.code, refusal.kind) == ("RF210", "carried-state")
 
 
 def test_the_batch_itself_is_proposed_for_a_tensor_that_gets_all_of_it(tmp_path: Path) -> None:

@@ -190,12 +190,16 @@ def test_a_mean_over_the_samples_is_unchanged(lines: str, tmp_path: Path) -> Non
             "elements that this process counts",
         ),
         ("n = max(mask.sum(), 1)\nprint(n)\nloss = losses.sum() / n", "this process's own count"),
-        ("loss = losses.mean() / max(y.tolist())", "something of this process's batch"),
     ],
 )
 def test_a_division_that_cannot_be_changed_safely_is_listed(lines: str, words: str, tmp_path: Path) -> None:
     (finding,) = (f for f in conversion(tmp_path, script(lines)).findings if f.code == "RF302")
     assert words in finding.message and not finding.edits
+
+
+def test_the_largest_number_of_a_batch_is_that_of_all_ranks(tmp_path: Path) -> None:
+    (file,) = (f for f in conversion(tmp_path, script("loss = losses.mean() / max(y.tolist())")).files)
+    assert "losses.mean() / max(rd.loss.batch_rows(y).tolist())" in file.text
 
 
 @pytest.mark.parametrize(

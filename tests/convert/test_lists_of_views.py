@@ -60,7 +60,7 @@ def messages(folder: Path, step: str) -> list[str]:
 
 
 @pytest.mark.parametrize("step", LISTS)
-def test_some_views_of_a_list_are_no_samples(tmp_path: Path, step: str) -> None:
+def test_some_views_of_a_list_are_not_taken_for_samples(tmp_path: Path, step: str) -> None:
     assert not messages(tmp_path, step)
 
 

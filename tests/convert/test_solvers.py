@@ -76,4 +76,4 @@ def test_a_solver_that_keeps_its_state_between_batches_is_refused(tmp_path: Path
     )
     script = script.replace("solver.run(times)", "solver.run(y0, times)")
     refused = conversion(tmp_path, script.replace("SOLVED", "solver.run(x, times[:5])")).refusals
-    assert [finding.kind for finding in refused] == ["samples-kept"]
+    assert [finding.kind for finding in refused] == ["carried-state"]

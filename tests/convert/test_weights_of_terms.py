@@ -72,10 +72,10 @@ def test_two_processes_train_the_same_loss_as_one(name: str, tmp_path: Path, lau
     trains_as_one(tmp_path, SCRIPT.replace("LOSS", loss).replace("AFTER", after), launcher, (1, 2))
 
 
-def test_a_weight_of_own_gradients_is_listed(tmp_path: Path) -> None:
+def test_a_weight_of_own_gradients_is_refused(tmp_path: Path) -> None:
     script = SCRIPT.replace("LOSS", "loss = a + model.balance(a, b) * b").replace("AFTER", "pass")
-    messages = [finding.message for finding in conversion(tmp_path, script).listed]
-    assert "rank 0's share: model.balance(a, b), by which each rank weighs a term of its loss" in messages
+    refused = conversion(tmp_path, script).refusals
+    assert {finding.kind for finding in refused} == {"parameter-gradients"}
 
 
 def test_a_weight_that_all_ranks_have_is_left(tmp_path: Path) -> None:

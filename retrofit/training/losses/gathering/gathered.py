@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
+from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.sources import Origin
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.torch_api.runtime import BATCH_ROWS, GATHER_BATCH, GLOBAL_REDUCTIONS
@@ -177,7 +179,15 @@ def _spread(project: Project, meetings: Collection[Meeting], is_early: bool) -> 
         reason = obstacle(project, node, scope)
         if reason:
             raise NotProven(reason)
+        if _is_of_itself(project, node, scope):
+            raise NotProven(f"{ast.unparse(node)} would be gathered again in each turn of a loop")
     return spread
+
+
+def _is_of_itself(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is given, in a later turn of a loop, what is computed from it: h = layer(h)."""
+    parts = computed_from(project.analysis, node, scope)
+    return any(part.node is not node and node in walk(part.node) for part in parts if part.scope is scope)
 
 
 def _gather_arguments(spread: Spread, call: ast.Call, scope: Scope) -> None:
