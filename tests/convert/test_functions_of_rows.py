@@ -45,6 +45,10 @@ LOSSES = {
         "loss = loss + torch.special.expit(out).mean() + torch.lerp(out, out * 2, 0.5).mean() + out.expm1().mean()\n"
         "loss = loss + torch.nan_to_num(out).mean() + torch.where(out > 0, out, 2 * out).mean()"
     ),
+    "in place": (
+        "loss = torch.sigmoid_(out.clone()).mean() + torch.clamp_(out * 2, 0, 1).mean() + F.relu_(out + 1).mean()\n"
+        "loss = loss + torch.exp_(out * 3).mean() + F.leaky_relu_(torch.fliplr(out * 3)).mean()"
+    ),
     "windows": "loss = F.conv1d(out[:, None], torch.ones(1, 1, 2)).mean() + F.avg_pool1d(out[:, None], 2).mean()",
     "sizes": "loss = F.interpolate(out[:, None], size=6).mean() + F.pad(out, (1, 0)).mean()",
     "matrices of each sample": (

@@ -221,7 +221,7 @@ OF_EACH_ENTRY = frozenset(
 OF_EACH_ROW = frozenset({
     "affine_grid", "argmax", "argmin", "atleast_1d", "atleast_2d", "atleast_3d", "bilinear", "broadcast_tensors",
     "broadcast_to", "cdist", "channel_shuffle", "chunk", "column_stack", "diag_embed", "dsplit", "dstack", "embedding",
-    "embedding_bag", "expand", "flatten", "gather", "hsplit", "hstack", "linear", "narrow",
+    "embedding_bag", "expand", "flatten", "fliplr", "gather", "hsplit", "hstack", "linear", "narrow",
     "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "moveaxis", "movedim", "multi_head_attention_forward",
     "one_hot", "pad", "constant_pad_nd", "permute", "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat_interleave",
     "reshape", "select", "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims",

@@ -76,7 +76,8 @@ class RowFunctions:
 
     def _is_over_samples(self, call: Applied, found: Kind) -> bool:
         """Return whether an entry of the result is computed from several samples."""
-        name, node, scope = call.name, call.node, call.scope
+        name, node, scope = call.name.removesuffix("_"), call.node, call.scope  # torch.clamp_ changes x in place
+        call = replace(call, name=name)
         if name == "batch_norm":
             return _is_training(node)
         if name in ALONG_AXIS:
