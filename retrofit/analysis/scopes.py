@@ -82,6 +82,11 @@ class Scope:
         return isinstance(self.node, FUNCTIONS)
 
     @property
+    def is_run_by_import(self) -> bool:
+        """Whether its statements are run where the module is imported: those of a class, too, and its defaults."""
+        return not self.is_function and (self.parent is None or self.parent.is_run_by_import)
+
+    @property
     def module(self) -> Scope:
         scope = self
         while scope.parent is not None:

@@ -175,6 +175,39 @@ def test_the_group_is_joined_before_a_module_that_makes_what_needs_it(name: str,
     assert f"{name} = rd.distribute_{name}({name})" in texts["parts.py"]
 
 
+FETCHED = """\
+import os
+import urllib.request
+
+
+def fetch():
+    if not os.path.exists("data.bin"):
+        urllib.request.urlretrieve("https://example.org/data.bin", "data.bin")
+    return "data.bin"
+
+
+DEFINED
+"""
+
+
+@pytest.mark.parametrize(
+    "defined",
+    [
+        "class Data:\n    def __init__(self, path=fetch()):\n        self.path = path",
+        "class Data:\n    path = fetch()",
+        "def Data(path=fetch()):\n    return path",
+        "class Data:\n    class Inner:\n        paths = [fetch()]",
+    ],
+    ids=["default", "attribute", "function", "inner class"],
+)
+def test_the_group_is_joined_before_a_module_that_downloads_where_it_is_imported(defined: str, tmp_path: Path) -> None:
+    script = EARLY.replace("NAMES", "Data").replace("LOADER", LOADER).replace("MODEL", MODEL)
+    result = conversion(tmp_path, script, parts=FETCHED.replace("DEFINED", defined))
+    texts = {file.path.name: file.text for file in result.files}
+    assert texts["train.py"].index("rd.setup_distributed()") < texts["train.py"].index("from parts import")
+    assert "with rd.output.main_process_first():" in texts["parts.py"]
+
+
 def test_the_group_is_joined_before_a_class_whose_objects_train_when_they_are_gone_through(tmp_path: Path) -> None:
     (file,) = conversion(tmp_path, ITERATED.replace("LOADER", LOADER).replace("MODEL", MODEL)).files
     assert file.text.index("\nrd.setup_distributed()\n") < file.text.index(LOADER)

@@ -54,5 +54,5 @@ def _prepared_by_import(project: Project) -> Iterator[Source]:
     """Yield the files that make what is missing while they are imported, themselves or by what they call."""
     for preparation in project.preparations:
         for node, scope in call_chains(project.analysis, preparation.statements[0], preparation.scope):
-            if scope.parent is None and not is_under_main_of_another(project.analysis, scope, node):
+            if scope.is_run_by_import and not is_under_main_of_another(project.analysis, scope, node):
                 yield scope.source

@@ -98,8 +98,9 @@ def _ends(project: Project) -> list[ast.stmt]:
 
 def has_group(project: Project, scope: Scope, node: ast.AST) -> bool:
     """Return whether the processes have joined where a node is run: not while modules are imported."""
-    if scope.parent is not None or project.distribution.joins:
+    if not scope.is_run_by_import or project.distribution.joins:
         return True
+    scope = scope.module
     if scope.source is not project.entry and import_of_early(project) is not None:
         return True
     source, joining = project.analysis.fact("joining", lambda: edit_after_setup(project, None)[:2])
