@@ -309,3 +309,23 @@ def test_no_process_waits_where_it_comes_by_its_own_clock(tmp_path: Path) -> Non
     timed = "        if time.time() - begin > 600:\n            keep('a.json', 2)\n            begin = time.time()\n"
     lines = converted(tmp_path, script([], [start]) + timed)
     assert lines[lines.index("if time.time() - begin > 600:") + 1] != "rd.barrier()"
+
+
+@pytest.mark.parametrize("asked", ["os.path.exists(args.out + '/data')", "Path(args.out, 'data').exists()"])
+def test_no_process_waits_in_what_rank_0_runs_first(asked: str, tmp_path: Path) -> None:
+    functions = """\
+def unpack(archive, folder):
+    shutil.unpack_archive(archive, folder)
+    os.remove(archive)
+
+
+def fetch(url, folder):
+    os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
+    torch.hub.download_url_to_file(url, "data.zip")
+
+
+"""
+    start = f"if not {asked}:\n    fetch('https://example.org/data.zip', args.out)\n    unpack('data.zip', 'data')\n"
+    lines = converted(tmp_path, HEAD + functions + start + TRAIN)
+    assert "with rd.output.main_process_first():" in lines and "rd.barrier()" not in lines

@@ -127,7 +127,7 @@ def _written_by_main(project: Project, seen: set[ast.stmt]) -> Iterator[Finding]
 
     def is_alone(scope: Scope, node: ast.AST) -> bool:
         is_of_some = scope in own or runs_on_some(analysis, scope, node) or not has_group(project, scope, node)
-        return is_of_some or _is_left_to_main(project, scope, node)
+        return is_of_some or _is_left_to_main(project, scope, node) or project.runs_in_turn(scope, node)
 
     functions = dict.fromkeys(scope for _, scope in reached_nodes(analysis) if isinstance(scope.node, FUNCTIONS))
     rereads = Rereads(analysis, project.outputs, training, met, is_alone)
