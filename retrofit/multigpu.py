@@ -2592,12 +2592,12 @@ def own_batches(number: int) -> int:
     return number if get_option("batch") == "global" else number // get_world_size() or number
 
 
-def own_batch_size(batch_size: int) -> int:
+def own_batch_size(batch_size: int, samples: Any = ()) -> int:
     """Return how many samples this rank has of the training batch in use, for what is shaped by the batch size.
 
-    `micro_batch(batch_size)`, which may raise ValueError; fewer in a last batch, all in an evaluation after an epoch.
+    `micro_batch(batch_size)`, which may raise ValueError; fewer in a last batch, all in an evaluation (of `samples`).
     """
-    if get_world_size() == 1 or not (batches_in_use or torch.is_grad_enabled()):
+    if get_world_size() == 1 or not (torch.is_grad_enabled() or (batches_in_use and len(samples) != batch_size)):
         return batch_size
     full = micro_batch(batch_size)
     lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}
@@ -4754,4 +4754,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 33c38c816197dc6aac6a7a7e87786b606578cf25362713b2e84257d4c54eede1
+# Unchanged while the text above has the SHA-256 d5774e2766cfe65eb702ba851482c1bde9f8b269e498ea681a25e0d5fbea32aa

@@ -65,6 +65,46 @@ def test_a_tensor_of_the_size_of_each_batch_is_converted(tmp_path: Path, form: s
     assert not conversion(tmp_path, SCRIPT.format(made=made, filled=filled)).refusals
 
 
+FULL = SCRIPT.replace("shuffle=True", "shuffle=True, drop_last=True")
+VIEWS = {
+    "tensor": (TENSOR, "inputs.data.resize_as_(x).copy_(x)", "inputs.resize_as_(x).copy_(x)"),
+    "variable": (
+        "inputs = torch.autograd.Variable(torch.FloatTensor(size, 3))",
+        "inputs.data.resize_(x.size()).copy_(x)",
+        "inputs.resize_(x.size()).copy_(x)",
+    ),
+    "noise": (
+        "inputs = torch.zeros((size, 3))",
+        "inputs.data.resize_(len(x), 3).normal_()",
+        "inputs.resize_(len(x), 3).normal_()",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", VIEWS)
+def test_a_view_of_a_tensor_for_whole_batches_is_not_resized_but_the_tensor(tmp_path: Path, form: str) -> None:
+    made, filled, written = VIEWS[form]
+    result = conversion(tmp_path, FULL.format(made=made, filled=filled))
+    assert not result.refusals
+    assert f"        {written}" in result.files[0].data.decode().splitlines()
+    assert not [finding for finding in result.listed if "rows" in str(finding)]
+
+
+NOT_FULL = {
+    "last batch": (SCRIPT, TENSOR),
+    "other rows": (FULL, "inputs = torch.empty(8, 3)"),
+    "other loader": (FULL, TENSOR + "\nfor (x,) in DataLoader(loader.dataset, 3): inputs.data.resize_as_(x).copy_(x)"),
+    "result is used": (FULL, TENSOR + "\nfor (x,) in loader: print(inputs.data.resize_as_(x))"),
+}
+
+
+@pytest.mark.parametrize("form", NOT_FULL)
+def test_a_view_that_can_have_another_size_than_its_tensor_is_refused(tmp_path: Path, form: str) -> None:
+    script, made = NOT_FULL[form]
+    (refusal,) = conversion(tmp_path, script.format(made=made, filled="inputs.data.resize_as_(x).copy_(x)")).refusals
+    assert (refusal.code, refusal.kind) == ("RF210", "batch-buffer")
+
+
 SHOWN = """\
 import torch
 from torch import nn, optim

@@ -133,6 +133,21 @@ def shapes(batch, batch_size):
         rd.options._values.clear()
 
 
+def evaluated_between_steps(batch_size):
+    rd.options._values.update(batch="global")
+    try:
+        for (x,) in rd.distribute_loader(DataLoader(TensorDataset(torch.arange(8.0)), batch_size)):
+            with torch.no_grad():
+                evaluated = rd.data.own_batch_size(batch_size, torch.zeros(batch_size, 2))
+                return evaluated, rd.data.own_batch_size(batch_size, x), rd.data.own_batch_size(batch_size)
+    finally:
+        rd.options._values.clear()
+
+
+def test_a_whole_batch_that_is_evaluated_in_a_step_has_its_own_size(ranks):
+    assert ranks(2).run(evaluated_between_steps, 4) == [(4, 2, 2)] * 2
+
+
 def test_the_size_of_an_uneven_last_batch(ranks):
     assert ranks(2).run(shapes, "per_gpu", 4) == [([(4, 4, 16), (1, 1, 16)], 4)] * 2
     assert ranks(2).run(shapes, "global", 4) == [([(2, 2, 8), (2, 2, 8), (1, 1, 8)], 2)] * 2

@@ -15,7 +15,9 @@ from retrofit.training import Project
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import drops_last
+from retrofit.training.data.sized.kept_rows import KeptRows, reads_of_kept_rows
 from retrofit.training.steps.skipped_steps import incomplete_batches
+from retrofit.training.torch_api.tensors import VIEWS
 
 RULE = CATALOG["RF112"]
 HELP_SKIPPED = (
@@ -110,6 +112,22 @@ loader = rd.distribute_loader(DataLoader(dataset, batch_size))
 for step, (images, labels) in enumerate(loader):
     criterion(model(images), labels).backward()
     print(step, len(range(0, len(dataset), batch_size)))
+""",
+    # rows that a layer keeps, all of them the same
+    """\
+class Shift(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.ones = nn.Parameter(torch.ones(rows, 1), requires_grad=False)
+
+    def forward(self, x):
+        return torch.cat([x, self.ones], 1)
+
+
+batch_size = 8
+shift = Shift(batch_size)
+for images, labels in rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True)):
+    criterion(model(shift(images)), labels).backward()
 """,
     # given to a function, which is given another number elsewhere
     """\
@@ -231,15 +249,34 @@ def find(project: Project) -> Iterator[Finding]:
     for written in written_sizes(project):
         text, source = ast.unparse(written.size), written.where.source
         if written.is_kept:
-            message = f"with RETROFIT_BATCH=global a process has fewer samples than {text} rows"
-            yield found(RULE, source, written.size, message, help=HELP_KEPT)
+            reads = reads_of_kept_rows(project, written.made, written.size, written.scope)
+            if reads is None or reads:
+                message = f"with RETROFIT_BATCH=global a process has fewer samples than {text} rows"
+                edits = [edit for read in reads or () for edit in _first_rows(read)]
+                yield found(RULE, source, written.size, message, edits, help=HELP_KEPT)
             continue
         function, message = "own_batch_size", f"{text} is taken for the size of the batch in hand"
         if _counts_batches(written):
             function = "samples_per_step"
             message = f"{ast.unparse(written.made)} has an entry for each batch of one process"
-        edits = surround(source, written.size, f"rd.data.{function}(", ")")
+        edits = surround(source, written.size, f"rd.data.{function}(", f"{_samples_of(written)})")
         yield found(RULE, source, written.size, message, edits)
+
+
+def _first_rows(read: KeptRows) -> list[Edit]:
+    """Return the edit that reads as many of a layer's rows as the batch in hand has."""
+    source, text = read.scope.source, ast.unparse(read.read)
+    samples = f", {read.samples}" if read.samples else ""
+    return surround(source, read.read, "", f"[:rd.data.own_batch_size(len({text}){samples})]")
+
+
+def _samples_of(written: WrittenSize) -> str:
+    """Return the argument that says which samples a layer has in hand: a whole batch, in an evaluation."""
+    made, scope = written.made, written.scope
+    is_view = isinstance(made, ast.Call) and last_name(made) in VIEWS and isinstance(made.func, ast.Attribute)
+    is_of_layer = scope is written.where and getattr(scope.node, "name", "") == "forward"
+    viewed = made.func.value if is_view else None  # type: ignore[union-attr]
+    return f", {viewed.id}" if is_of_layer and isinstance(viewed, ast.Name) else ""
 
 
 def _counts_batches(written: WrittenSize) -> bool:

@@ -16,7 +16,8 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.training import Project
 from retrofit.training.data.draws.draw import CALL
 from retrofit.training.data.draws.slices.layout import layout_functions
-from retrofit.training.data.made_before import made_before, of_losses, repeats_list
+from retrofit.training.data.sized.made_before import made_before, of_losses, repeats_list
+from retrofit.training.data.sized.resized_views import resized_tensors
 from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
@@ -49,8 +50,9 @@ def written_sizes(project: Project) -> Iterator[WrittenSize]:
     known |= {*gathering(project).sizes, *_of_steps(project)}  # the former over all ranks, by RF303
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     settled = {*layout_functions(project), *_drawing(project)}
+    resized = set(resized_tensors(project))
     for node, scope in dict.fromkeys([*_made_in_batches(project), *before]):
-        given = _given(node) if scope not in settled else []
+        given = _given(node) if scope not in settled and node not in resized else []
         for size, where in [place for part in given for place in _sizes_of(project, part, scope)]:
             if size in known or is_of_whole_rows(project, size, where):
                 continue

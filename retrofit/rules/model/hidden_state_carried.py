@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import insert_before, surround
+from retrofit.analysis.edits import insert_before, replace, surround
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.carried_state import carried_writes
+from retrofit.training.data.sized.resized_views import ResizedView, resized_views
 from retrofit.training.loops import LoopNode
 from retrofit.training.losses.batch_statistics import kept_statistics, means_of_training
 from retrofit.training.losses.first_batch import first_batch_writes
@@ -57,6 +57,13 @@ for images, labels in loader:
 inputs = torch.FloatTensor(8, 4)
 for images, labels in loader:
     inputs.data.resize_as_(images).copy_(images)  # RF210
+    criterion(model(inputs), labels).backward()
+""",
+    """\
+size = 8
+inputs = torch.FloatTensor(size, 4)
+for images, labels in DataLoader(dataset, size, drop_last=True):
+    inputs.data.resize_as_(images).copy_(images)
     criterion(model(inputs), labels).backward()
 """,
     """\
@@ -200,12 +207,10 @@ def find(project: Project) -> Iterator[Finding]:
     for finding, name in _hidden_states(project):
         names.add(name)
         yield finding
-    for node, scope, name in _resized_views(project):
-        if name not in names:
-            names.add(name)
-            message = f"{name} keeps the size that it was made with"
-            refusal = f"{name}.data is another view of the tensor: {name} itself keeps its size and its old rows"
-            yield found(RULE, scope.source, node, message, refusal=refusal, kind="batch-buffer")
+    for view in resized_views(project):
+        if view.name not in names:
+            names.add(view.name)
+            yield _resized(view)
     carried = [write for write in carried_writes(project) if not has_statistics_alone(project, write)]
     for name, writes in groupby(sorted(carried, key=lambda write: write.name), lambda write: write.name):
         yield from _kept(project, name, list(writes)) if name not in names else ()
@@ -282,13 +287,15 @@ def _set_at_first(project: Project) -> Iterator[Finding]:
                 yield found(RULE, write.scope.source, batch, message, edits, help=help)
 
 
-def _resized_views(project: Project) -> Iterator[tuple[ast.Call, Scope, str]]:
-    """Yield the calls in `inputs.data.resize_as_(images)`, which leave the size of inputs as it is."""
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in RESIZES:
-            view = node.func.value
-            if isinstance(view, ast.Attribute) and view.attr == "data":
-                yield node, scope, ast.unparse(view.value)
+def _resized(view: ResizedView) -> Finding:
+    """Return the finding of a tensor that keeps its size, which it is to take from each batch instead."""
+    source, name = view.scope.source, view.name
+    message = f"{name} keeps the size that it was made with"
+    if view.views:
+        edits = [replace(source, each, name) for each in view.views]
+        return found(RULE, source, view.call, message, edits, help=f"{name}.resize_as_(images), of the tensor itself.")
+    refusal = f"{name}.data is another view of the tensor: {name} itself keeps its size and its old rows"
+    return found(RULE, source, view.call, message, refusal=refusal, kind="batch-buffer")
 
 
 def _is_buffer(project: Project, write: Write) -> bool:

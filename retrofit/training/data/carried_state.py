@@ -197,7 +197,7 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
                 ):
                     continue
                 is_update = is_in_place or _reads(project, value, scope, variable)
-                is_update = is_update and not _takes_size_of_batch(node)
+                is_update = is_update and not takes_size_of_batch(node)
                 yield variable, Write(node, value, scope, ast.unparse(place)), not is_update
 
 
@@ -290,7 +290,7 @@ def _held_before(project: Project) -> set[ScopedName]:
     }
 
 
-def _takes_size_of_batch(node: ast.AST) -> bool:
+def takes_size_of_batch(node: ast.AST) -> bool:
     """Return whether a variable gets the size of the batch, and nothing older remains: inputs.resize_as_(images)."""
     if not isinstance(node, ast.Call) or last_name(node) not in RESIZES:
         return False

@@ -15,7 +15,7 @@ from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.carried_state import carried_writes, has_samples_of_batch
-from retrofit.training.data.made_before import of_losses
+from retrofit.training.data.sized.made_before import of_losses
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.distributed import GATHERS
 from retrofit.training.torch_api.modules import PARAMETER_CLASSES

@@ -11,7 +11,7 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.batch_values import BATCH
-from retrofit.training.data.made_before import of_losses
+from retrofit.training.data.sized.made_before import of_losses
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
 from retrofit.training.torch_api.tensors import REDUCTIONS, RESHAPES
 

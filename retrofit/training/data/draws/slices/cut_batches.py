@@ -15,7 +15,7 @@ from retrofit.training.torch_api.data import BATCH_SAMPLER
 from retrofit.training.torch_api.draws import CUTS
 
 from ....loops import Path
-from ...made_before import of_losses
+from ...sized.made_before import of_losses
 from ..filled import is_filled_by_model
 from .slices import bounds_of
 

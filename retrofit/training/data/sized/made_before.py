@@ -18,7 +18,7 @@ from retrofit.training.torch_api.modules import PARAMETER_CLASSES, REGISTER_BUFF
 from retrofit.training.torch_api.tensors import COPIED_ALONG, DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 MADE = FILLED | DRAWN | NEW | TENSOR_CLASSES
 REPEATED = VIEWS | REPEATS | COPIED_ALONG
