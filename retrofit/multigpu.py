@@ -9,9 +9,9 @@ yourself is not overwritten without --force. The names are those of the library:
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
 In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, random state,
-output, devices, batch, sharding, wrapped, streams, batches in turn, loaders, draws, learning rate, evaluation, loss,
-unwrap, bit hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry points, wrapper, model,
-launcher.
+shown figures, output, devices, batch, sharding, wrapped, streams, batches in turn, loaders, draws, learning rate,
+evaluation, loss, unwrap, bit hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry points,
+wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import inspect
 import io
 import json
 import logging
+import math
 import multiprocessing
 import operator
 import os
@@ -1161,18 +1162,143 @@ def drawn_apart(values: Iterable[Any], seed: int, number: int = 2**16) -> Iterat
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# Say where rank 0 shows a figure that is its own: another rank would show another one at the same place.
+
+
+# Methods and functions of writers and trackers that are given figures.
+TRACKING = frozenset({"add_scalar", "add_scalars", "log", "log_metric", "log_metrics", "track", "writerow"})
+NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w:])|\bnan\b|\binf\b", re.IGNORECASE)
+# Numbers next to such words are about the machine or the run, and each rank has its own.
+OF_THE_RUN = re.compile(
+    r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
+    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|[a-z]+/s(ec)?\b|"
+    r"\d ?(s|ms|sec)\b",
+    re.IGNORECASE,
+)
+# In such a line only what these words announce is compared.
+OF_THE_MODEL = re.compile(
+    r"(loss|acc\w*|error|err|score|iou|dice|f1|auc|map|ap|precision|recall|psnr|ssim|bleu|rouge|ppl|perplexity|"
+    r"top.?[15]|mae|mse|rmse)\W*$",
+    re.IGNORECASE,
+)
+RELATIVE = 1e-5  # what the kernels of a GPU may leave between two ranks
+LONGEST, MOST_SAID = 120, 5  # characters of a text, places in a message
+
+Shown = dict[tuple[str, int], str]  # texts by FILE:LINE and how often that was reached
+
+_times: dict[str, int] = {}
+_shown: Shown = {}
+_said: set[str] = set()
+
+
+def note_shown(*values: Any, place: str = "") -> None:
+    """Note what this rank shows, or would show if it were rank 0; `place` is FILE:LINE, of the caller by default."""
+    if get_world_size() == 1:
+        return
+    if not place:
+        _, frame = called_from(sys._getframe(1))
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    _times[place] = times = _times.get(place, 0) + 1
+    if times & (times - 1) == 0:
+        with suppress(Exception):  # of the values' own __str__, which rank 0 raises where it prints them
+            _shown[place, times] = " ".join(map(str, values))
+
+
+def note_tracked(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Note what a call with this name gives to a writer or a tracker."""
+    if name in TRACKING:
+        note_shown(*args, *kwargs.values())
+
+
+def watch_tracking(tool: Any) -> Any:
+    """Return a writer, a run or a module of a tracker that notes what it is given from now on."""
+    for name in TRACKING if get_world_size() > 1 and not isinstance(tool, torch.Tensor) else ():
+        with suppress(Exception):  # it has no such method, or takes no attribute
+            setattr(tool, name, _noting(name, getattr(tool, name)))
+    return tool
+
+
+def _noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note_tracked(name, args, kwargs)
+        return method(*args, **kwargs)
+
+    return noted
+
+
+def take_shown() -> Shown:
+    """Return what this rank has noted since the last time."""
+    taken = dict(_shown)
+    _shown.clear()
+    return taken
+
+
+def say_where_ranks_differ(of_ranks: list[Shown]) -> None:
+    """Say once of each place at which a rank has another figure than rank 0; rank 0 says it."""
+    found = dict(_differing(of_ranks)) if get_rank() == 0 else {}
+    new = [text for place, text in found.items() if place not in _said]
+    _said.update(found)
+    if new:
+        rest = f"; and {len(new) - MOST_SAID} more" if len(new) > MOST_SAID else ""
+        print(
+            f"notice: what rank 0 shows is its own share, and other ranks have other figures: "
+            f"{'; '.join(new[:MOST_SAID])}{rest}. rd.reduce_dict({{'loss': loss}}) gives the mean over the ranks; "
+            "RETROFIT_CONSISTENCY=off switches this comparison off",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _differing(of_ranks: list[Shown]) -> Iterator[tuple[str, str]]:
+    for (place, times), text in of_ranks[0].items():
+        for rank, shown in enumerate(of_ranks[1:], 1):
+            if differ(text, shown.get((place, times), text)):
+                other = shown[place, times]
+                yield place, f"{os.path.basename(place)} {text[:LONGEST]!r} (rank {rank}: {other[:LONGEST]!r})"
+                break
+
+
+def differ(text: str, other: str) -> bool:
+    """Return whether two texts say the same of other figures; what tells of the machine is no figure."""
+    if text == other or NUMBER.sub("#", text) != NUMBER.sub("#", other):
+        return False
+    of_run, last = OF_THE_RUN.search(text), 0
+    for match, number in zip(NUMBER.finditer(text), NUMBER.findall(other)):
+        words, last = text[last : match.start()], match.end()
+        a, b = float(match.group()), float(number)
+        is_same = a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= RELATIVE * max(abs(a), abs(b))
+        if not is_same and (not of_run or OF_THE_MODEL.search(words)):
+            return True
+    return False
+
+
+def _compare_last() -> None:
+    if get_world_size() > 1 and read_twin(CONSISTENCY) != "off":
+        say_where_ranks_differ(gather_objects(take_shown()))
+
+
+before_leaving.append(_compare_last)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Output of one rank for all: prints, files, writers, trackers, answers, preparations.
+
+
+HANDLE = logging.Logger.handle
 
 
 def print_main(*values: Any, **options: Any) -> None:
     """Print on rank 0; the other ranks stay silent. Takes what `print` takes."""
+    note_shown(*values)
     if is_main_process():
         print(*values, **options)
 
 
 def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return `factory(*args, **kwargs)`, of which one must exist, on rank 0 and a `SilentObject` on the others."""
-    return factory(*args, **kwargs) if is_main_process() else SilentObject()
+    note_tracked(getattr(factory, "__name__", ""), args, kwargs)
+    return watch_tracking(factory(*args, **kwargs)) if is_main_process() else SilentObject()
 
 
 def path_on_main(path: Any) -> Any:
@@ -1189,10 +1315,17 @@ def quiet_logging() -> None:
 
     What goes through loguru's logger, where the script has imported that, is rank 0's alone.
     """
+    if get_world_size() > 1 and logging.Logger.handle is HANDLE:
+        logging.Logger.handle = _handle_of_main  # type: ignore[method-assign]
     if not is_main_process():
-        logging.disable(logging.INFO)
         if "loguru" in sys.modules:
             sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
+
+
+def _handle_of_main(logger: logging.Logger, record: logging.LogRecord) -> None:
+    note_shown(record.getMessage(), place=f"{record.pathname}:{record.lineno}")
+    if is_main_process() or record.levelno > logging.INFO:
+        HANDLE(logger, record)
 
 
 def share_hydra_run() -> None:
@@ -1211,12 +1344,16 @@ class SilentObject:
 
     __iter__ = None  # it has no elements, which indexing alone would not say
 
+    def __init__(self, name: str = "") -> None:
+        self._name = name  # as which attribute of another one it was asked for
+
     def __getattr__(self, name: str) -> SilentObject:
         if name.startswith("__"):
             raise AttributeError(name)
-        return SilentObject()
+        return SilentObject(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
+        note_tracked(self._name, args, kwargs)
         return SilentObject()
 
     __getitem__ = __setitem__ = __exit__ = __call__  # an exception passes: the result is falsy
@@ -1310,7 +1447,9 @@ def start_tracker(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     run, error = _call_on_main(start, args, kwargs)
     raise_together(error)
     facts = broadcast_object(_facts_of(run))
-    return run if is_main_process() else _start_disabled(start, args, kwargs, facts)
+    run = run if is_main_process() else _start_disabled(start, args, kwargs, facts)
+    watch_tracking(sys.modules.get(str(getattr(start, "__module__", "")).partition(".")[0]))  # wandb.log(...)
+    return watch_tracking(run)
 
 
 def _facts_of(run: Any) -> dict[str, Any]:
@@ -3936,7 +4075,9 @@ class ConsistencyCheck:
         if self._fresh is None and self._num_postponed == MOST_POSTPONED:
             self._fresh = self._hashes()
         own = None if self._fresh is None else self._fresh.tolist()
-        hashes, missed, alone, left_out = zip(*self._gather((own, has_missed, _alone, _left_out)))
+        of_ranks = self._gather((own, has_missed, _alone, _left_out, take_shown()))
+        hashes, missed, alone, left_out, shown = zip(*of_ranks)
+        say_where_ranks_differ(list(shown))
         if get_rank() == 0 and any(of_rank != _alone for of_rank in alone):
             _warn_of_alone("; ".join(_alone) or "an optimizer that rank 0 does not step")
         if any(of_rank != left_out[0] for of_rank in left_out):
@@ -4754,4 +4895,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 d5774e2766cfe65eb702ba851482c1bde9f8b269e498ea681a25e0d5fbea32aa
+# Unchanged while the text above has the SHA-256 ee54737542693e3ef8e2fbd9e5d53094805a05105a3606f3817527f2ade874fb

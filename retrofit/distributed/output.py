@@ -22,6 +22,7 @@ from .process.process_group import (
     is_main_process,
     require_group,
 )
+from .shown_figures import note_shown, note_tracked, watch_tracking
 
 __all__ = [
     "SilentObject",
@@ -35,16 +36,20 @@ __all__ = [
     "start_tracker",
 ]
 
+HANDLE = logging.Logger.handle
+
 
 def print_main(*values: Any, **options: Any) -> None:
     """Print on rank 0; the other ranks stay silent. Takes what `print` takes."""
+    note_shown(*values)
     if is_main_process():
         print(*values, **options)
 
 
 def on_main_process(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return `factory(*args, **kwargs)`, of which one must exist, on rank 0 and a `SilentObject` on the others."""
-    return factory(*args, **kwargs) if is_main_process() else SilentObject()
+    note_tracked(getattr(factory, "__name__", ""), args, kwargs)
+    return watch_tracking(factory(*args, **kwargs)) if is_main_process() else SilentObject()
 
 
 def path_on_main(path: Any) -> Any:
@@ -61,10 +66,17 @@ def quiet_logging() -> None:
 
     What goes through loguru's logger, where the script has imported that, is rank 0's alone.
     """
+    if get_world_size() > 1 and logging.Logger.handle is HANDLE:
+        logging.Logger.handle = _handle_of_main  # type: ignore[method-assign]
     if not is_main_process():
-        logging.disable(logging.INFO)
         if "loguru" in sys.modules:
             sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
+
+
+def _handle_of_main(logger: logging.Logger, record: logging.LogRecord) -> None:
+    note_shown(record.getMessage(), place=f"{record.pathname}:{record.lineno}")
+    if is_main_process() or record.levelno > logging.INFO:
+        HANDLE(logger, record)
 
 
 def share_hydra_run() -> None:
@@ -83,12 +95,16 @@ class SilentObject:
 
     __iter__ = None  # it has no elements, which indexing alone would not say
 
+    def __init__(self, name: str = "") -> None:
+        self._name = name  # as which attribute of another one it was asked for
+
     def __getattr__(self, name: str) -> SilentObject:
         if name.startswith("__"):
             raise AttributeError(name)
-        return SilentObject()
+        return SilentObject(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> SilentObject:
+        note_tracked(self._name, args, kwargs)
         return SilentObject()
 
     __getitem__ = __setitem__ = __exit__ = __call__  # an exception passes: the result is falsy
@@ -182,7 +198,9 @@ def start_tracker(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     run, error = _call_on_main(start, args, kwargs)
     raise_together(error)
     facts = broadcast_object(_facts_of(run))
-    return run if is_main_process() else _start_disabled(start, args, kwargs, facts)
+    run = run if is_main_process() else _start_disabled(start, args, kwargs, facts)
+    watch_tracking(sys.modules.get(str(getattr(start, "__module__", "")).partition(".")[0]))  # wandb.log(...)
+    return watch_tracking(run)
 
 
 def _facts_of(run: Any) -> dict[str, Any]:

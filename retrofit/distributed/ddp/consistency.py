@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..process.options import CONSISTENCY, read_twin
 from ..process.process_group import get_rank
+from ..shown_figures import say_where_ranks_differ, take_shown
 from .bit_hash import bit_hash, bit_hash_later
 from .unwrap import all_named_parameters, all_parameters
 
@@ -89,7 +90,9 @@ class ConsistencyCheck:
         if self._fresh is None and self._num_postponed == MOST_POSTPONED:
             self._fresh = self._hashes()
         own = None if self._fresh is None else self._fresh.tolist()
-        hashes, missed, alone, left_out = zip(*self._gather((own, has_missed, _alone, _left_out)))
+        of_ranks = self._gather((own, has_missed, _alone, _left_out, take_shown()))
+        hashes, missed, alone, left_out, shown = zip(*of_ranks)
+        say_where_ranks_differ(list(shown))
         if get_rank() == 0 and any(of_rank != _alone for of_rank in alone):
             _warn_of_alone("; ".join(_alone) or "an optimizer that rank 0 does not step")
         if any(of_rank != left_out[0] for of_rank in left_out):
