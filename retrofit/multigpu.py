@@ -1171,8 +1171,8 @@ NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w
 # Numbers next to such words are about the machine or the run, and each rank has its own.
 OF_THE_RUN = re.compile(
     r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
-    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|[a-z]+/s(ec)?\b|"
-    r"\d ?(s|ms|sec)\b",
+    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|"
+    r"[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
     re.IGNORECASE,
 )
 # In such a line only what these words announce is compared.
@@ -1260,7 +1260,7 @@ def _differing(of_ranks: list[Shown]) -> Iterator[tuple[str, str]]:
 
 
 def differ(text: str, other: str) -> bool:
-    """Return whether two texts say the same of other figures; what tells of the machine is no figure."""
+    """Return whether two texts say the same of other figures; what tells of the machine does not count."""
     if text == other or NUMBER.sub("#", text) != NUMBER.sub("#", other):
         return False
     of_run, last = OF_THE_RUN.search(text), 0
@@ -1316,10 +1316,9 @@ def quiet_logging() -> None:
     What goes through loguru's logger, where the script has imported that, is rank 0's alone.
     """
     if get_world_size() > 1 and logging.Logger.handle is HANDLE:
-        logging.Logger.handle = _handle_of_main  # type: ignore[method-assign]
-    if not is_main_process():
-        if "loguru" in sys.modules:
-            sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
+        logging.Logger.handle = _handle_of_main  # type: ignore[method-assign, assignment]
+    if not is_main_process() and "loguru" in sys.modules:
+        sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
 
 
 def _handle_of_main(logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -4895,4 +4894,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 ee54737542693e3ef8e2fbd9e5d53094805a05105a3606f3817527f2ade874fb
+# Unchanged while the text above has the SHA-256 63d3cc298bf7e85cc6be552ea82454827a19d6c1638c9e509b1ab7b385e7051f

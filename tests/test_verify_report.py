@@ -80,6 +80,7 @@ def a_report(**changes) -> Report:
         environment={"torch": "2.1.0", "cores": 2},
         controls=["Both runs computed in float64."],
         lines_run=[["train.py", 12]],
+        own_figures=["loss #: 0.5 with 2 processes, 0.6 with 1"],
         seconds=43.2,
     )
     return dataclasses.replace(report, **changes)
@@ -90,7 +91,13 @@ def everywhere(text: str) -> tuple[Report, dict[str, Rule]]:
     verdict = Verdict(text, text, FAIL, text, 0, text, "RF103", text)
     run = RunRecord(text, world_size=2, seconds=1.0, status=text, command=text)
     report = a_report(
-        script=text, arguments=[text], verdicts=[verdict], runs=[run], environment={text: text}, controls=[text]
+        script=text,
+        arguments=[text],
+        verdicts=[verdict],
+        runs=[run],
+        environment={text: text},
+        controls=[text],
+        own_figures=[text],
     )
     return report, {"RF103": Rule("RF103", text, text, text, text)}
 

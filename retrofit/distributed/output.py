@@ -14,6 +14,7 @@ from typing import Any
 from .collectives import broadcast_object, raise_together
 from .data.random_state import share_random_state
 from .failure.collective_calls import turns
+from .failure.shown_figures import note_shown, note_tracked, watch_tracking
 from .process.process_group import (
     barrier,
     get_local_rank,
@@ -22,7 +23,6 @@ from .process.process_group import (
     is_main_process,
     require_group,
 )
-from .shown_figures import note_shown, note_tracked, watch_tracking
 
 __all__ = [
     "SilentObject",
@@ -67,10 +67,9 @@ def quiet_logging() -> None:
     What goes through loguru's logger, where the script has imported that, is rank 0's alone.
     """
     if get_world_size() > 1 and logging.Logger.handle is HANDLE:
-        logging.Logger.handle = _handle_of_main  # type: ignore[method-assign]
-    if not is_main_process():
-        if "loguru" in sys.modules:
-            sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
+        logging.Logger.handle = _handle_of_main  # type: ignore[method-assign, assignment]
+    if not is_main_process() and "loguru" in sys.modules:
+        sys.modules["loguru"].logger.disable("")  # of all modules; a file that it adds stays empty
 
 
 def _handle_of_main(logger: logging.Logger, record: logging.LogRecord) -> None:

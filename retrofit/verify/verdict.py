@@ -101,6 +101,7 @@ class Report:
     seconds: float = 0.0
     module: str = ""  # the script was started as `python -m module`
     lines_run: Sequence[Sequence[str | int]] = ()  # by several processes, of the watched ones: [path, line]
+    own_figures: Sequence[str] = ()  # what rank 0 prints or logs of its own share, where the training is the same
 
     @property
     def command(self) -> str:

@@ -105,6 +105,18 @@ def test_what_is_proven_is_written(project: Path) -> None:
     assert f"assumed, and shown by the runs: {line_of('loss.backward()')}: the loss is a mean over" in said
     assert "rd.distribute_loader" in (project / "train.py").read_text()
     assert not (project / "model.pt").exists()
+    assert "rank 0's own share" not in said, "the loss is reduced where it is printed"
+
+
+@pytest.mark.usefixtures("forked_python")
+def test_figures_that_the_runs_show_to_be_a_share_are_said(project: Path) -> None:
+    own = "    print(f'epoch {epoch} mean {getattr(x, args.reduction)().item():.6f}')\n"
+    (project / "train.py").write_text(SCRIPT.replace("    print(epoch, loss.item())\n", own))
+    status, said = ended(project)
+    assert status == 0, said
+    words = " ".join(said.split())
+    assert "rank 0's own share, not the figure of one process: 'epoch # mean #', number 2: " in words
+    assert "with 2 processes" in words
 
 
 @pytest.mark.usefixtures("forked_python")

@@ -4,6 +4,7 @@ Each rank takes a hash of every parameter right after an optimizer step, which n
 compare them at the end of a backward pass, where all of them are anyway: in the second and third pass, which is after
 the first and the second optimizer step, then ever more seldom up to every 500th. Passes are counted and not epochs,
 because no wrapper can see where an epoch of a script ends. What goes wrong after the last comparison is not found.
+What the ranks show is compared with them (`shown_figures`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ..failure.shown_figures import say_where_ranks_differ, take_shown
 from ..process.options import CONSISTENCY, read_twin
 from ..process.process_group import get_rank
-from ..shown_figures import say_where_ranks_differ, take_shown
 from .bit_hash import bit_hash, bit_hash_later
 from .unwrap import all_named_parameters, all_parameters
 

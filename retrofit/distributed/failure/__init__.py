@@ -1,1 +1,1 @@
-"""The end of a job in which a rank fails, vanishes or waits in vain: noticed, explained, reported once."""
+"""What goes wrong in a job is noticed, explained, said once: a rank that fails or waits in vain, figures of one rank."""

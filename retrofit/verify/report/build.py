@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.output.own_figures import own_figures
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs import FinishedRuns, Plan
 from retrofit.verify.trace.events import LineRun, OptimizerStep
-from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict
+from retrofit.verify.verdict import PASS, EpochCoverage, Report, RunRecord, Verdict, overall_status
 
 CONTROLS = (
     "Everything runs in float64: the rounding of float32 grows tenfold per step in some networks and hides an error. "
@@ -48,6 +49,7 @@ def build_report(
         controls=[*CONTROLS, *([CONTROLS_OF_ORIGINAL] if plan.original else [])],
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
+        own_figures=[*own_figures(runs.by_name)] if overall_status(verdicts) == PASS else [],
     )
 
 

@@ -20,6 +20,7 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     coverage         [{num_samples, rank_of_sample: {"0": [sample index, ...], ...}}, ...], one item per epoch
     runs             [{name, world_size, seconds, status, command}, ...]
     lines_run        [[path, line], ...]: those that several processes ran, of the lines that `convert --prove` watches
+    own_figures      [str, ...]: numbers that rank 0 prints or logs, and that are not those of one process
     controls         [str, ...]: what was made comparable
     environment      {name: value}
 
@@ -65,6 +66,7 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "coverage": report.coverage,
         "runs": report.runs,
         "lines_run": report.lines_run,
+        "own_figures": report.own_figures,
         "controls": report.controls,
         "environment": report.environment,
     }

@@ -55,6 +55,10 @@ def print_report(report: Report, causes: Mapping[str, Rule], console: Console | 
     for verdict in _with(FAIL, report):
         console.print(_failure(verdict, causes, console.encoding), width=width)
         console.print()
+    for figure in report.own_figures:
+        console.print(
+            _text(f"rank 0's own share, not the figure of one process: {figure}", console.encoding), width=width
+        )
     style = STYLES[overall_status(report.verdicts)]
     last = _text(conclusion(report), console.encoding, f"bold {style}")
     if console.is_terminal:

@@ -1,4 +1,4 @@
-"""Numbers that a script prints or logs after an evaluation."""
+"""Numbers that a script prints or logs, after an evaluation or anywhere."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ NUMBER = re.compile(
 )
 # Lines with such words are about the machine or the run, not about the model.
 OF_THE_RUN = re.compile(
-    r"\b(time|times|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|hours?|"
-    r"min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|process|processes|rank|ranks|world)\b|[a-z]+/s(ec)?\b|\d ?(s|ms|sec)\b",
+    r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
+    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|"
+    r"[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
     re.IGNORECASE,
 )
 # In such a line only what these words announce is compared.
@@ -69,6 +70,15 @@ def values_after_evaluations(rank: RankTrace) -> dict[str, list[Value]]:
     return found
 
 
+def all_values(rank: RankTrace) -> dict[str, list[Value]]:
+    """Return the numbers that are given out in a run, those of the training too, by name, in order."""
+    found: dict[str, list[Value]] = {}
+    for event in rank.events:
+        for value in _values_of(event, leaves_out=re.compile(r"\blr\b|learning.rate", re.IGNORECASE)):
+            found.setdefault(value.name, []).append(value)
+    return found
+
+
 def half_of_last_digit(text: str) -> float:
     """Return half a unit of the last digit of a printed number."""
     mantissa, _, exponent = text.lower().partition("e")
@@ -103,15 +113,15 @@ def _is_training(event: Event, passes: dict[int, Iteration]) -> bool:
     return isinstance(event, (BackwardCall, OptimizerStep))
 
 
-def _values_of(event: Event) -> Iterator[Value]:
+def _values_of(event: Event, leaves_out: re.Pattern[str] = OF_TRAINING) -> Iterator[Value]:
     if isinstance(event, LoggedScalar):
-        if not OF_TRAINING.search(event.name) and not OF_THE_RUN.search(event.name):
+        if not leaves_out.search(event.name) and not OF_THE_RUN.search(event.name):
             yield Value(event.name, event.value, f"{event.value:.10g}", 0.0, event.step)
     elif isinstance(event, OutputLine):
         name, numbers = skeleton(event.text)
         is_of_run = bool(OF_THE_RUN.search(event.text))
         for position, (words, text) in enumerate(numbers, 1):
-            if not _is_decimal(text) or OF_TRAINING.search(words) or (is_of_run and not OF_THE_MODEL.search(words)):
+            if not _is_decimal(text) or leaves_out.search(words) or (is_of_run and not OF_THE_MODEL.search(words)):
                 continue
             label = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
             rounding = half_of_last_digit(text) if "." in text else 0.0

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from .collectives import gather_objects
-from .failure.collective_calls import called_from
-from .process.options import CONSISTENCY, read_twin
-from .process.process_group import before_leaving, get_rank, get_world_size
+from ..collectives import gather_objects
+from ..process.options import CONSISTENCY, read_twin
+from ..process.process_group import before_leaving, get_rank, get_world_size
+from .collective_calls import called_from
 
 # Methods and functions of writers and trackers that are given figures.
 TRACKING = frozenset({"add_scalar", "add_scalars", "log", "log_metric", "log_metrics", "track", "writerow"})
@@ -28,8 +28,8 @@ NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w
 # Numbers next to such words are about the machine or the run, and each rank has its own.
 OF_THE_RUN = re.compile(
     r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
-    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|[a-z]+/s(ec)?\b|"
-    r"\d ?(s|ms|sec)\b",
+    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|"
+    r"[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
     re.IGNORECASE,
 )
 # In such a line only what these words announce is compared.
@@ -117,7 +117,7 @@ def _differing(of_ranks: list[Shown]) -> Iterator[tuple[str, str]]:
 
 
 def differ(text: str, other: str) -> bool:
-    """Return whether two texts say the same of other figures; what tells of the machine is no figure."""
+    """Return whether two texts say the same of other figures; what tells of the machine does not count."""
     if text == other or NUMBER.sub("#", text) != NUMBER.sub("#", other):
         return False
     of_run, last = OF_THE_RUN.search(text), 0

@@ -1,0 +1,22 @@
+"""Figures that rank 0 gives out in a sound training and that are not those of one process: its own share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrofit.verify.evidence import Runs
+
+from .printed_numbers import all_values
+
+
+def own_figures(runs: Runs) -> Iterator[str]:
+    """Yield one text for each name under which rank 0 prints or logs another number than one process."""
+    many, reference = runs.get("many"), runs.get("reference")
+    if many is None or reference is None:
+        return
+    theirs = all_values(reference.main)
+    for name, values in all_values(many.main).items():
+        apart = [(a, b) for a, b in zip(values, theirs.get(name, [])) if not a.equals(b)]
+        if apart:
+            a, b = apart[0]
+            yield f"{name}: {a.text} with {many.world_size} processes, {b.text} with 1"
