@@ -109,7 +109,7 @@ def test_rank_0_says_once_where_its_figures_are_its_own(ranks, show) -> None:
     assert ranks(3).run(said, show) == ["", "", ""]  # said once
 
 
-def test_a_value_that_cannot_be_shown_is_no_error(ranks) -> None:
+def test_a_value_that_cannot_be_shown_is_left_out(ranks) -> None:
     assert ranks(3).run(said, breaks) == ["", "", ""]
 
 

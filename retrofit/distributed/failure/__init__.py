@@ -1,1 +1,1 @@
-"""What goes wrong in a job is noticed, explained, said once: a rank that fails or waits in vain, figures of one rank."""
+"""What goes wrong in a job is noticed, explained and said once: a rank that fails or waits, figures of one rank."""
