@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,10 @@ def _nothing(analysis: Analysis) -> list[Scope]:
 
 def _never(analysis: Analysis, value: Value) -> bool:
     return False
+
+
+def _no_member(module: str, words: str, call: ast.Call | None) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Library:
     )  # methods that are called of an object that a library is given
     owning_methods: Collection[str] = frozenset()  # by which such an object is told where it is not known
     is_replaced: Callable[[Analysis, Value], bool] = _never  # of objects that a rewrite gives another place
+    unknown_member: Callable[[str, str, ast.Call | None], str] = _no_member  # of a module, taken by a text
     starts: Callable[[Analysis], list[Scope]] = _nothing  # taken to run, though nothing in the project calls them
 
 

@@ -8,7 +8,7 @@ from retrofit.analysis.values.inference import Analysis
 
 from .loops import training_paths
 from .model.modules import is_model
-from .torch_api import data, distributed, launch, modules, randomness, runtime, tensors
+from .torch_api import data, distributed, launch, losses, modules, randomness, runtime, tensors
 
 
 def _trainings(analysis: Analysis) -> list[Scope]:
@@ -37,5 +37,6 @@ TORCH = Library(
     called_from_outside=(*PYTHON.called_from_outside, *modules.CALLED_FROM_OUTSIDE),
     owning_methods=modules.PARAMETERS,
     is_replaced=is_model,
+    unknown_member=losses.loss_taken,
     starts=_trainings,
 )

@@ -127,10 +127,10 @@ def _texts(node: ast.expr, nodes: list[ast.AST], depth: int) -> set[str]:
             return {"."}  # the package of this very file
         given = [value for value in _assigned(node.id, nodes)]
         return set().union(*(_texts(value, nodes, depth - 1) for value in given)) if given else {ANYTHING}
-    return _of_option(node.attr, nodes) if isinstance(node, ast.Attribute) else {ANYTHING}
+    return texts_of_option(node.attr, nodes) if isinstance(node, ast.Attribute) else {ANYTHING}
 
 
-def _of_option(name: str, nodes: list[ast.AST]) -> set[str]:
+def texts_of_option(name: str, nodes: list[ast.AST]) -> set[str]:
     """Return the texts that an option of the command line can be: its choices, or its default and ANYTHING else."""
     for node in nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != ADDS_OPTION:

@@ -9,8 +9,8 @@ from ..calls import is_method, is_property
 from ..python_api import ADDS_ALL, GOES_THROUGH
 from ..scopes import Scope, parameters
 from ..values.attribute_names import is_taken_by_text
+from ..values.fields import fields_of_tuple
 from ..values.kinds import LocalClass, LocalFunction, Result
-from ..values.named_tuples import fields_of_tuple
 from .by_text import cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..calls import CallSite, last_name, returns_of, takes, without_methods
+from ..files.runtime_names import canonical
 from ..nodes import walk
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP, VARS
 from ..scopes import Scope
 from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Value, Values
+from .texts import evaluated, texts_of
 
 if TYPE_CHECKING:
     from .inference import Analysis
@@ -28,6 +30,7 @@ ASKS_ABOUT = frozenset({"callable", "isinstance", "issubclass", "isclass", "isfu
 LISTS_MEMBERS = "getmembers"  # of inspect
 TESTS_OF_CLASSES = frozenset({"issubclass", "isclass"})
 SAME_TEXT = frozenset({"lower", "upper", "casefold", "strip", "title", "capitalize"})
+FINDS = frozenset({"importlib.import_module", "pydoc.locate"})  # what a dotted name is the name of
 FINDS_CLASSES = frozenset({"__subclasses__", "getmembers", "import_module", "locate", "import_string"})
 
 
@@ -52,18 +55,58 @@ def names_taken(analysis: Analysis, node: ast.Call, known: Iterable[str], scope:
     return [name for name in known if re.fullmatch(pattern, name)]
 
 
-def taken_by_text(analysis: Analysis, node: ast.Call, values: Values) -> Values:
+def named_by_text(analysis: Analysis, function: str, node: ast.Call, scope: Scope) -> Values:
+    """Return what a text names: import_module("data." + name), getattr(module, name), eval("nn." + name)."""
+    if node in analysis.modules.named:
+        sources = [analysis.modules.sources.get(path) for path in analysis.modules.named[node]]
+        found = frozenset(LocalModule(analysis.module_scopes[source]) for source in sources if source is not None)
+        if found:
+            return found
+    if function in FINDS and node.args:
+        texts = texts_of(analysis, node.args[0], scope)
+        return frozenset(External(canonical(text)) for text in texts if not text.startswith("."))
+    if function == "eval":
+        return frozenset().union(*(analysis.evaluate(part, scope) for part in evaluated(analysis, node, scope)))
+    return _taken_by_text(analysis, node, scope) if function == "getattr" and len(node.args) > 1 else frozenset()
+
+
+def _taken_by_text(analysis: Analysis, node: ast.Call, scope: Scope) -> Values:
     """Return the methods of objects, or the functions and classes of modules, that getattr(value, name) can give."""
+    values = analysis.evaluate(node.args[0], scope)
     methods = methods_taken(analysis, node, values)
-    return frozenset(methods) if methods else members_by_text(analysis, values, node.args[1])
+    return frozenset(methods) if methods else members_by_text(analysis, values, node.args[1], scope)
 
 
-def members_by_text(analysis: Analysis, values: Values, name: ast.expr) -> Values:
-    """Return the functions and classes of modules that a text can be the name of, whatever the name is if written."""
+def members_by_text(analysis: Analysis, values: Values, name: ast.expr, scope: Scope) -> Values:
+    """Return the functions and classes of modules that a text can be the name of.
+
+    Of modules of the project whatever the name is, unless it is written there; of others the names that are known.
+    """
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
-        modules = (value for value in values if isinstance(value, LocalModule))
+        modules = (value for value in values if isinstance(value, (LocalModule, External)))
         return frozenset().union(*(analysis.members(module, name.value) for module in modules))
-    return _all_members(analysis, values)
+    found = set(_all_members(analysis, values))
+    for module in (value for value in values if isinstance(value, External)):
+        texts = {text for text in texts_of(analysis, name, scope) if text.isidentifier()}
+        unknown = analysis.library.unknown_member(module.name, *_taken(name, scope))
+        for text in texts or {unknown} - {""}:
+            found |= analysis.members(module, text)
+    return frozenset(found)
+
+
+def _taken(name: ast.expr, scope: Scope) -> tuple[str, ast.Call | None]:
+    """Return what a program calls that which it takes by a name, and the call where it is called at once.
+
+    `name`, the variable that it is assigned to, and the function that this is in: def get_loss(name).
+    """
+    parents = scope.source.parents
+    taken = parents.get(name)
+    call = parents.get(taken) if taken is not None else None
+    is_called = isinstance(call, ast.Call) and call.func is taken
+    statement = parents.get(call) if is_called and call is not None else call
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    words = [ast.unparse(part) for part in (name, *targets)] + [getattr(scope.node, "name", "")]
+    return " ".join(words), call if is_called else None  # type: ignore[return-value]
 
 
 def _all_members(analysis: Analysis, values: Values) -> Values:
@@ -93,7 +136,9 @@ def in_dict_of_names(analysis: Analysis, node: ast.AST, scope: Scope) -> Values:
     if name is None:
         return frozenset()
     holder = _holder_of(table)
-    named = members_by_text(analysis, analysis.evaluate(holder, scope), name) if holder is not None else frozenset()
+    named = (
+        members_by_text(analysis, analysis.evaluate(holder, scope), name, scope) if holder is not None else frozenset()
+    )
     return frozenset(value for value in named if _is_meant(value, node, scope))
 
 

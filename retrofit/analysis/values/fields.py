@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 
 from ..calls import CallSite
+from ..python_api import NAMED_TUPLES
 from ..scopes import Scope
 from .inference import Analysis
 from .kinds import LocalClass, Result, Value
-
-NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
 
 
 def given_to_field(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> tuple[ast.expr, Scope] | None:
@@ -21,8 +20,16 @@ def given_to_field(analysis: Analysis, call: ast.Call, scope: Scope, name: str) 
     return None
 
 
+def fields_of_tuple(analysis: Analysis, call: ast.Call, scope: Scope) -> list[str]:
+    """Return the names of the entries of a tuple that a call makes, none where it makes none that has names."""
+    for value in analysis.evaluate(call.func, scope):
+        if isinstance(value, Result) and value.builder in NAMED_TUPLES and len(value.call.args) > 1:
+            return _names(value.call.args[1])
+    return []
+
+
 def _fields(analysis: Analysis, value: Value) -> list[str]:
-    if isinstance(value, Result) and value.builder in NAMED_TUPLES and len(value.call.args) == 2:
+    if isinstance(value, Result) and value.builder in NAMED_TUPLES and len(value.call.args) > 1:
         return _names(value.call.args[1])
     if isinstance(value, LocalClass) and analysis.classes.method(value.scope, "__init__") is None:
         lines = [line for base in reversed(analysis.classes.mro(value.scope)) for line in base.node.body]  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from ..flow.calls.spawned import Spawned
 from ..library import PYTHON, Library
 from ..memory import Memory
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
-from .attribute_names import in_dict_of_names, taken_by_text
+from .attribute_names import in_dict_of_names, named_by_text
 from .classes import Classes
 from .containers import Containers
 from .decorators import Registries, applications, is_followed, taking
@@ -324,7 +324,7 @@ class Analysis:
         if isinstance(function, External):
             if function.name in self.library.same_functions and node.args:
                 return self.evaluate(node.args[0], scope)
-            by_name = self._by_name(function.name, node, scope)
+            by_name = named_by_text(self, function.name, node, scope)
             if by_name:
                 return by_name
             others = *self._wrapped(function.name, node, scope), *one_picked(self, function.name, node, scope)
@@ -337,15 +337,6 @@ class Analysis:
         """Return the objects of the project that a wrapper of a library runs when it is called: Wrapper(model)."""
         given = node.args[self.library.wrappers.get(function, len(node.args)) :][:1]
         return [value for part in given for value in self.evaluate(part, scope) if isinstance(value, Instance)]
-
-    def _by_name(self, function: str, node: ast.Call, scope: Scope) -> Values:
-        """Return the modules that import_module("data." + name) gives, and what getattr(value, name) takes of one."""
-        if node in self.modules.named:
-            sources = [self.modules.sources.get(path) for path in self.modules.named[node]]
-            return frozenset(LocalModule(self.module_scopes[source]) for source in sources if source is not None)
-        if function != "getattr" or len(node.args) < 2:
-            return NOTHING
-        return taken_by_text(self, node, self.evaluate(node.args[0], scope))
 
     def _of_partial(self, partial: Result, node: ast.Call, scope: Scope) -> Values:
         """Return what a call of functools.partial(f, ...) gives, with the partial as receiver: it has arguments too."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
 # The functions of torch.nn.functional that are losses, with the class of torch.nn that computes each.
 CLASS_OF = {
     "cross_entropy": "CrossEntropyLoss", "nll_loss": "NLLLoss", "binary_cross_entropy": "BCELoss",
@@ -16,6 +19,8 @@ CLASS_OF = {
 }  # fmt: skip
 LOSS_FUNCTIONS = frozenset(CLASS_OF)
 LOSS_MODULES = ("torch.nn", "torch.nn.modules.loss")
+FUNCTIONS_MODULE = "torch.nn.functional"
+NAMES_OF_LOSSES = re.compile("loss|crit", re.IGNORECASE)
 FORMER_CLASSES = {"NLLLoss2d": "NLLLoss"}  # what torch keeps under an old name
 
 
@@ -24,6 +29,18 @@ def loss_class(name: str) -> str:
     module, _, last = name.rpartition(".")
     last = FORMER_CLASSES.get(last, last)
     return last if module in LOSS_MODULES and last.endswith("Loss") else ""
+
+
+def loss_taken(module: str, words: str, call: ast.Call | None) -> str:
+    """Return the name of a loss that a text which is not known can be the name of, "" where it need not be of one.
+
+    `words`: what a program calls it; `call`: that of it. The loss is one whose options count, so that the runtime looks
+    at what the text turned out to name.
+    """
+    given = {keyword.arg for keyword in call.keywords} if call is not None else set[str]()
+    is_loss = bool(NAMES_OF_LOSSES.search(words)) or not given.isdisjoint(OPTIONS)
+    taken = "CrossEntropyLoss" if module in LOSS_MODULES else "cross_entropy" if module == FUNCTIONS_MODULE else ""
+    return taken if is_loss else ""
 
 
 def _both(*functions: str) -> frozenset[str]:
