@@ -315,3 +315,22 @@ loss = losses.sum() / torch.sum(torch.cat(kept))
 def test_a_mean_over_what_a_list_keeps_of_the_batch_is_divided_by_the_samples_of_all(tmp_path: Path) -> None:
     (line,) = (line for line in converted(tmp_path, script(FEATURES)) if "batch_count" in line)
     assert line.endswith("/ rd.loss.batch_count(part[0].size(0))")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("loss = losses.sum() / 4", "loss = losses.sum() / rd.loss.rank_share(rd.loss.global_batch(4))"),
+        ("loss = losses.sum().div(4)", "loss = losses.sum().div(rd.loss.rank_share(rd.loss.global_batch(4)))"),
+        ("loss = losses.sum() / (4 * 3)", "loss = losses.sum() / (rd.loss.rank_share(rd.loss.global_batch(4 * 3)))"),
+        (
+            "loss = losses.mean()\nprint(mask.sum().item() / 4)",
+            "print(rd.reduce_total(mask.sum()).item() / rd.loss.global_batch(4))",
+        ),
+        ("loss = losses.mean() / 4", "loss = losses.mean() / 4"),
+        ("loss = F.cross_entropy(model(x) / 4, y)", "loss = F.cross_entropy(model(x) / 4, y)"),
+        ("loss = losses.mean()\nprint(loss.item() / 4)", "print(rd.reduce_loss(loss).item() / 4)"),
+    ],
+)
+def test_a_number_as_large_as_the_batch_divides_a_sum_over_it(lines: str, expected: str, tmp_path: Path) -> None:
+    assert expected in converted(tmp_path, script(lines))

@@ -34,8 +34,11 @@ class Domain(Protocol):
     def place(self, node: ast.expr, scope: Scope, loops: tuple[ast.AST, ...], kind: str, is_open: bool) -> Root | None:
         """Return an expression as one through which a value can leave its batch, None where it is not in one."""
 
-    def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
+    def name(self, node: ast.expr, scope: Scope, flow: Flow) -> Flow:
         """Return what is known of a variable's value besides where it came from."""
+
+    def divisor(self, node: ast.expr, scope: Scope, dividend: Flow) -> Flow:
+        """Return what a number is that is written down, where it divides a value."""
 
     def is_apart(self, flow: Flow) -> bool:
         """Return whether processes can come to different ends of a test, or turns of a loop, by a value."""

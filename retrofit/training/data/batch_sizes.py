@@ -38,6 +38,7 @@ class BatchSizes:
         self.variables = {loader.variable for loader in loaders if loader.variable and TRAIN in loader.roles}
         self.known: set[object] = {OF_LOADER}
         self.known |= {size for place in built for size in self._read_by(*place)}
+        self._numbers = self._written_for(built)
         drawn = [place for draw in draws.batches.values() for place in draw.sizes]
         read = closure([*drawn, *draws.split_sizes], self._given)
         self.known |= {self._identity(*place) for place in read}
@@ -47,6 +48,21 @@ class BatchSizes:
         scope = self.analysis.scope_at(source, call)
         for size in arguments_given(self.analysis, call, scope, LOADER_PARAMETERS, "batch_size"):
             yield self._identity(*size)
+
+    def _written_for(self, built: list[tuple[ast.Call, Source]]) -> set[object]:
+        """Return the number that is written as the batch size of all training loaders, nothing where they differ."""
+        found: set[object] = set()
+        for call, source in built:
+            sizes = arguments_given(
+                self.analysis, call, self.analysis.scope_at(source, call), LOADER_PARAMETERS, OF_LOADER
+            )
+            values = [value for size in sizes for value in self.analysis.evaluate(*size)]
+            found |= {getattr(value.node, "value", None) if isinstance(value, Display) else None for value in values}
+        return found if len(found) == 1 and all(type(size) is int and size > 1 for size in found) else set()  # type: ignore[operator]
+
+    def is_number(self, node: ast.expr) -> bool:
+        """Return whether a number is as large as the batch size, or a product of such a number: 8, 4 * 8."""
+        return any(isinstance(part, ast.Constant) and part.value in self._numbers for part in _factors(node))
 
     def _given(self, place: tuple[ast.expr, Scope]) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield what callers give for a size that is a parameter where the batch is drawn."""

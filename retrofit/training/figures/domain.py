@@ -181,15 +181,18 @@ class TorchDomain:
                 return outer in self.loops
         return False
 
-    def name(self, node: ast.Name | ast.Attribute, scope: Scope, flow: Flow) -> Flow:
+    def name(self, node: ast.expr, scope: Scope, flow: Flow) -> Flow:
         if not flow.differs and is_batch_size(self.project, node, scope):
             place = self.place(node, scope, tuple(scope.source.ancestors(node)), BATCH_SIZE, True)
             is_fixed = self._is_micro(node, scope)
             return Flow(BATCH_SIZE) if place is not None and not is_fixed else flow
-        if isinstance(node, ast.Attribute):
+        if not isinstance(node, ast.Name):
             return flow
         is_loss = flow.differs and node.id in self.losses.names.get(scope, ())
         return self._as_term(node, scope, flow) if is_loss else flow
+
+    def divisor(self, node: ast.expr, scope: Scope, dividend: Flow) -> Flow:
+        return self.name(node, scope, NONE) if dividend.kind == SUM else NONE
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""
@@ -315,11 +318,8 @@ class TorchDomain:
             if isinstance(value, LocalClass) and is_module(self.analysis, Instance(value.scope)):
                 return not self._trains(value.scope)
             if isinstance(value, Instance) and is_module(self.analysis, value):
-                return not self._is_loss(call)
+                return call not in self.terms or call in self.models
         return False
-
-    def _is_loss(self, call: ast.Call) -> bool:
-        return call in self.terms and call not in self.models
 
     def _trains(self, owner: Scope) -> bool:
         return any(frame.scope.parent is owner for path in self.project.paths for frame in path.frames)

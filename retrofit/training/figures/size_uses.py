@@ -27,8 +27,13 @@ def is_changed(node: ast.expr, scope: Scope) -> bool:
     return isinstance(outer, ast.AugAssign) and node is not outer.value
 
 
-def is_batch_size(project: Project, node: ast.Name | ast.Attribute, scope: Scope) -> bool:
-    """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed."""
+def is_batch_size(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is a batch size of the settings, or a multiple of one that is counted or timed.
+
+    Also a number as large as that.
+    """
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return project.batch_sizes.is_number(node)
     known: dict[tuple[ast.expr, Scope], bool] = project.analysis.fact("batch sizes read", dict)
     if (node, scope) not in known:
         known[node, scope] = _is_batch_size(project, node, scope)

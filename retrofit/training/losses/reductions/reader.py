@@ -281,7 +281,8 @@ class LossReader:
         named = self.analysis.named(divisor, scope).union(*(self.analysis.called(call, scope) for call in calls))
         if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks
             return kinds.per_size(kind)
-        if (divisor, scope) in self.project.batch_sizes:
+        sizes = self.project.batch_sizes
+        if (divisor, scope) in sizes or (kinds.SUM in kind.parts and sizes.is_number(divisor)):
             return self._mean(kinds.per_size(kind, (divisor, scope)), scope, whole)
         what = self.divisors.kind_of(divisor, scope)
         if what == COUNT:
