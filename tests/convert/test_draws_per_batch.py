@@ -12,6 +12,7 @@ import random
 
 import numpy as np
 import torch
+import torchvision
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,7 +24,7 @@ noise = torch.FloatTensor(5, 4)
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = nn.Linear(4, 4)
+        self.layer, self.drop = nn.Linear(4, 4), nn.Dropout(0.5)
 
     def forward(self, x):
         FORWARD
@@ -61,6 +62,44 @@ ONCE = {
     "a row as wide as the batch": ("shift = torch.randn(1, x.size(1))", "pass", "torch.randn(1, x.size(1))"),
     "a row of a width": ("n, d = x.shape; shift = torch.randn(1, d)", "pass", "torch.randn(1, d)"),
     "an order of columns": ("x = x[:, torch.randperm(4)]", "pass", "torch.randperm(4)"),
+    "of the shape of a row": ("pass", "x = x + torch.randn(x.shape[1:])", "torch.randn(x.shape[1:])"),
+    "as one row": ("shift = torch.randn_like(x[0])", "pass", "torch.randn_like(x[0])"),
+    "in place, as one row": (
+        "pass",
+        "x = x * torch.empty_like(x[:1]).bernoulli_(0.7)",
+        "torch.empty_like(x[:1]).bernoulli_(0.7)",
+    ),
+    "a new row in place": (
+        "pass",
+        "x = x * x.new_empty(1, x.size(1)).bernoulli_(0.7)",
+        "x.new_empty(1, x.size(1)).bernoulli_(0.7)",
+    ),
+    "columns that are set": (
+        "pass",
+        "k = random.randint(1, 3); mask = torch.zeros(4); mask[:k] = 1; x = x * mask",
+        "random.randint(1, 3)",
+    ),
+    "weights that are dropped": (
+        "pass",
+        "x = nn.functional.linear(x, nn.functional.dropout(self.layer.weight, 0.5, self.training))",
+        "nn.functional.dropout(self.layer.weight, 0.5, self.training)",
+    ),
+    "a layer of dropout for a mask": ("pass", "x = x * self.drop(torch.ones(1, 4))", "self.drop(torch.ones(1, 4))"),
+    "a choice of operations": (
+        "pass",
+        "x = x * nn.functional.gumbel_softmax(self.layer.bias)",
+        "nn.functional.gumbel_softmax(self.layer.bias)",
+    ),
+    "drawn weights": (
+        "pass",
+        "x = x @ torch.distributions.Normal(self.layer.weight, 0.1).rsample()",
+        "torch.distributions.Normal(self.layer.weight, 0.1).rsample()",
+    ),
+    "a layer that is left out": (
+        "pass",
+        "x = torchvision.ops.stochastic_depth(x, 0.1, 'batch')",
+        "torchvision.ops.stochastic_depth(x, 0.1, 'batch')",
+    ),
     "rows in place": ("noise.normal_(); shift = noise.mean(0)", "pass", "noise.normal_()"),
 }
 PER_SAMPLE = {
@@ -68,6 +107,9 @@ PER_SAMPLE = {
     "a row per sample": "shift = torch.rand(x.size(0), 1)",
     "of the shape of the batch": "shift = torch.randn_like(x)",
     "of a variable with the size": "n = len(x)\n        shift = torch.rand(n, 1)",
+    "dropout of the batch": "shift = nn.functional.dropout(x, 0.1) - x",
+    "a distribution of the batch": "shift = torch.distributions.Normal(x, 0.1).sample()",
+    "of all axes": "shift = torch.randn(x.shape[0:])",
     "in a loop over the samples": "x = torch.stack([row * random.random() for row in x])",
     "of the batch size of the loader": "shift = torch.rand(loader.batch_size, 1)",
     "nothing that is trained": "shown = torch.randn(3, 4)",

@@ -27,6 +27,7 @@ SHUFFLES = frozenset({f"{PYTHON}.shuffle", f"{NUMPY}.shuffle", "sklearn.utils.sh
 BY_PROBABILITY = frozenset({f"{TORCH}.bernoulli", f"{TORCH}.poisson"})
 DISTRIBUTIONS = "torch.distributions."
 SAMPLES = frozenset({"sample", "rsample"})  # methods of these
+DRAWS_FOR_BATCH = frozenset({"torchvision.ops.StochasticDepth", "torchvision.ops.stochastic_depth"})  # with "batch"
 GENERATED = "sklearn.datasets.make_"  # n_samples come first
 ROWS = "pandas.sample"  # rows of a table, by whatever it was made: all in another order with `frac`, else `n` of them
 FOLDS = "sklearn.model_selection."  # their method split() gives parts of the data, for a training and its evaluation

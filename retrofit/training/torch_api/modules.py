@@ -111,6 +111,7 @@ DROPOUT_FUNCTIONS = frozenset(
         "nn.functional.dropout3d", "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout",
     )
 )  # fmt: skip
+GUMBEL = frozenset({"torch.nn.functional.gumbel_softmax"})
 # Layers that drop entries unless they are told not to.
 WITH_DROPOUT = frozenset(
     f"torch.nn.{name}" for name in ("Transformer", "TransformerEncoderLayer", "TransformerDecoderLayer")

@@ -240,7 +240,7 @@ class ValueReader:
         if isinstance(shape, ast.Attribute) and shape.attr in ("shape", "size"):
             base = self.value(shape.value, scope)
             if base.kind in ROWS:
-                return size_along(node, scope, _number(node.slice))
+                return Value(FIXED) if _is_of_row(node.slice) else size_along(node, scope, _number(node.slice))
             is_before = base.kind == OTHER and node not in self.in_batches
             return Value(FIXED) if is_before else base  # how many samples a data set has, in whatever order
         if isinstance(key, (str, int)) and not isinstance(key, bool):
@@ -324,6 +324,12 @@ def unpacked_shape(path: Path) -> Value:
     if not path or not isinstance(path[0], int):
         return other("the shape of one rank's rows is used as a whole")
     return Value(FIXED) if path[0] != 0 else Value(SIZE)  # what it is assigned to can be counted
+
+
+def _is_of_row(index: ast.expr) -> bool:
+    """Return whether an index leaves out how many samples there are: x.shape[1:]."""
+    first = _number(index.lower) if isinstance(index, ast.Slice) and index.lower is not None else None
+    return first is not None and first > 0
 
 
 def _number(node: ast.expr) -> int | None:
