@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.abc
 import inspect
 import io
 import json
@@ -15,7 +16,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from retrofit.verify.trace.after_import import after_import
+from retrofit.verify.trace.after_import import after_import, after_import_of
 from retrofit.verify.trace.events import LoggedScalar, OutputLine, ParserOption, event_of, line_of
 from retrofit.verify.trace.output.lines import MOST_CHARACTERS, RecordedStream
 from retrofit.verify.trace.output.parser import install_parser
@@ -216,6 +217,21 @@ class TestAfterImport:
         after_import("no_such_module", lambda module: None)
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
             importlib.import_module("no_such_module")
+
+    def test_a_finder_of_the_script_may_ask_all_others(self, packages):
+        class OfScript(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                others = (finder for finder in sys.meta_path if finder is not self)
+                return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+
+        (packages / "asked.py").write_text("value = 1\n")
+        changed = []
+        after_import("asked", changed.append)
+        after_import_of(lambda path: path.endswith("asked.py"), changed.append)
+        sys.meta_path.insert(1, OfScript())
+        sys.meta_path.insert(0, OfScript())
+        asked = importlib.import_module("asked")
+        assert asked.value == 1 and set(map(id, changed)) == {id(asked)}
 
     def test_a_module_that_fails_is_changed_when_it_succeeds(self, packages):
         (packages / "fragile.py").write_text("raise ValueError('not yet')\n")

@@ -30,35 +30,45 @@ def after_import_of(is_file: Callable[[str], bool], change: Callable[[ModuleType
     sys.meta_path.insert(0, _FileWatch(is_file, change))
 
 
-def _finders_after(watch: MetaPathFinder) -> list[Any]:
-    """Return the finders that come after this one: two that ask each other would never end."""
-    place = next((number for number, finder in enumerate(sys.meta_path) if finder is watch), -1)
-    return list(sys.meta_path[place + 1 :])
+class _AsksOthers(MetaPathFinder):
+    """Asks the finders that come after it, and answers nothing to one of these that asks all others in its turn."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+
+    def found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        if fullname in self._asked:
+            return None
+        place = next((number for number, finder in enumerate(sys.meta_path) if finder is self), -1)
+        others: list[Any] = sys.meta_path[place + 1 :]
+        self._asked.add(fullname)
+        try:
+            return next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        finally:
+            self._asked.discard(fullname)
 
 
-class _Watch(MetaPathFinder):
+class _Watch(_AsksOthers):
     """Finds one module as the other finders do, and changes it when it has run."""
 
     def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
+        super().__init__()
         self._name = name
         self._change = change
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        for finder in _finders_after(self):
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                loader = spec.loader
-                if loader is not None and hasattr(loader, "exec_module"):
-                    # On the loader itself, which stays the one that importlib.resources and inspect ask.
-                    loader.exec_module = functools.partial(  # type: ignore[method-assign]
-                        self._run, loader, loader.exec_module
-                    )
-                return spec
-        return None
+        spec = self.found_by_others(fullname, path, target) if fullname == self._name else None
+        loader = None if spec is None else spec.loader
+        if loader is not None and hasattr(loader, "exec_module"):
+            # On the loader itself, which stays the one that importlib.resources and inspect ask.
+            loader.exec_module = functools.partial(  # type: ignore[method-assign]
+                self._run, loader, loader.exec_module
+            )
+        return spec
 
     def _run(self, loader: Loader, exec_module: Callable[[ModuleType], None], module: ModuleType) -> None:
         exec_module(module)
@@ -69,23 +79,21 @@ class _Watch(MetaPathFinder):
                 self._change(module)
 
 
-class _FileWatch(MetaPathFinder):
+class _FileWatch(_AsksOthers):
     """Finds modules as the other finders do, and changes those of some files when they have run."""
 
     def __init__(self, is_file: Callable[[str], bool], change: Callable[[ModuleType], None]) -> None:
+        super().__init__()
         self._is_file = is_file
         self._change = change
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        for finder in _finders_after(self):
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.origin and spec.loader is not None and self._is_file(spec.origin):
-                    self._change_after(spec.loader)
-                return spec
-        return None
+        spec = self.found_by_others(fullname, path, target)
+        if spec is not None and spec.origin and spec.loader is not None and self._is_file(spec.origin):
+            self._change_after(spec.loader)
+        return spec
 
     def _change_after(self, loader: Any) -> None:
         exec_module = loader.exec_module
