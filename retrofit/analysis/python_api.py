@@ -36,6 +36,7 @@ VARS, ATTRIBUTES = "vars", "__dict__"
 LISTS_VARIABLES = frozenset({"locals", "globals"})  # and vars(), of a scope
 # Functions that make a class of tuples with names, which they are given as a list or as a text.
 NAMED_TUPLES = frozenset({"collections.namedtuple", "typing.NamedTuple"})
+TUPLE_OF_NAMES = "a tuple of names"  # what an object of such a class is made by
 # Functions that make a number or a text, which holds nothing.
 SCALARS = frozenset({"int", "float", "bool", "str", "complex"})
 CONTAINER_NAMES = frozenset(name.rpartition(".")[2] for name in MAPPINGS | SEQUENCES | {"set"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from enum import Enum
 
-from .stored import Keys, Stored, literal_key
+from .stored import Changed, Keys, Stored, literal_key
 
 MOST_INDEX = 100  # of those that are told apart: `values = values[1:]` in a loop has no last one
 
@@ -21,7 +21,7 @@ def may_be(key: object, wanted: object) -> bool:
     return key is None or wanted in (None, Key.ELEMENT) or key == wanted
 
 
-def keys_inside(stored: Stored, keys: Keys) -> Keys | None:
+def keys_inside(stored: Stored | Changed, keys: Keys) -> Keys | None:
     """Return the keys, in what is put into a container, of an entry of that container; None where it is another one."""
     if stored.is_spread:
         return (None, *keys[1:]) if isinstance(keys[0], int) else keys

@@ -323,7 +323,7 @@ def _of_call(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Ori
         yield origin.to(node.args[0], keys=_in_iteration(analysis, node.args[0], origin))
     elif MAP in names and origin.keys and (made := applied(node, origin.scope)) is not None:
         yield origin.to(made, keys=origin.keys[1:])
-    elif names & {"enumerate", "zip", "next", "dict"}:
+    elif names & ({"enumerate", "zip", "next"} | MAPPINGS):
         yield from _of_builtin(analysis, node, names, origin)
     elif isinstance(node.func, ast.Attribute):
         yield from _of_method(analysis, node, node.func, origin)
@@ -363,8 +363,8 @@ def _of_builtin(analysis: Analysis, node: ast.Call, names: set[str], origin: Ori
         yield origin.to(node.args[0], keys=(*inner[:1], *inner[2:]))
     elif "zip" in names and keys:
         yield from _of_zip(analysis, node, origin)
-    elif "dict" in names and keys:
-        yield from (origin.to(part) for part in node.args)
+    elif names & MAPPINGS and keys:
+        yield from (origin.to(part) for part in node.args["collections.defaultdict" in names :])
         for keyword in node.keywords:
             if keyword.arg is None or (keys[0] is not Key.ELEMENT and may_be(keyword.arg, keys[0])):
                 yield origin.to(keyword.value, keys=keys[1:] if keyword.arg else keys)

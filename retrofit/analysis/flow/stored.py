@@ -6,12 +6,14 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar, Union
 
-from ..calls import is_method
+from ..calls import given_parameters, is_method
 from ..python_api import ADDS_ALL, ADDS_ONE
-from ..scopes import Scope, own_nodes, parameters, positions_in
+from ..scopes import FUNCTIONS, Scope, own_nodes, parameters, positions_in
 from ..values.inference import Analysis
 from ..values.kinds import Instance, LocalClass, LocalModule
+from .bindings import arguments_for
 
 Keys = tuple[object, ...]  # of entries of containers in containers, outermost first; None: not known
 ScopedName = tuple[Scope, str]  # a scope and a name in it, or a class and an attribute of its objects
@@ -31,6 +33,19 @@ class Stored:
     is_spread: bool = False
 
 
+@dataclass(frozen=True)
+class Changed:
+    """A statement `losses[key] += x` that changes an entry of a container; `key`: None where that is not known."""
+
+    statement: ast.AugAssign
+    scope: Scope
+    key: object = None
+    is_spread = False
+
+
+Fill = TypeVar("Fill", bound=Union[Stored, Changed])
+
+
 def stored_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Stored]:
     """Return what is put into the container that a name, or an attribute of the project's objects, holds."""
     known: dict[ScopedName, list[Stored]] = analysis.fact("stored", lambda: _all_stored(analysis))
@@ -45,9 +60,15 @@ def stored_as(analysis: Analysis, owner: Scope, name: str) -> list[Stored]:
     return [stored for part in dict.fromkeys(owners) for stored in known.get((part, name), [])]
 
 
+def changed_in(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Changed]:
+    """Return what changes entries of the container that a name, or an attribute of the project's objects, holds."""
+    known: dict[ScopedName, list[Changed]] = analysis.fact("changed entries", lambda: _all_changed(analysis))
+    return [changed for variable in variables_at(analysis, node, scope) for changed in known.get(variable, [])]
+
+
 def changes_of(analysis: Analysis, owner: Scope, name: str) -> list[tuple[ast.AugAssign, Scope]]:
     """Return the statements `self.name += x` that change an attribute of a class's objects."""
-    known = analysis.fact("changed attributes", lambda: _all_changes(analysis))
+    known = analysis.fact("changed attributes", lambda: _all_changes(analysis)[0])
     return [change for part in analysis.classes.mro(owner) for change in known.get((part, name), [])]
 
 
@@ -68,6 +89,15 @@ def set_on_same(analysis: Analysis, node: ast.Attribute, scope: Scope) -> Iterat
     for holder, value, where, keys in known.get(node.attr, []):
         if not keys and analysis.evaluate(holder, where) & analysis.evaluate(node.value, scope):
             yield value, where
+
+
+def changed_on_same(analysis: Analysis, node: ast.Attribute, scope: Scope) -> Iterator[tuple[ast.AugAssign, Scope]]:
+    """Yield the statements `losses.total += x`, anywhere, that change an attribute of the same object."""
+    known = analysis.fact("changed attributes of others", lambda: _all_changes(analysis)[1])
+    for change, where in known.get(node.attr, []):
+        holder = change.target.value  # type: ignore[union-attr]
+        if analysis.evaluate(holder, where) & analysis.evaluate(node.value, scope):
+            yield change, where
 
 
 def sets_by_text(analysis: Analysis, owner: Scope) -> bool:
@@ -126,6 +156,22 @@ def _all_stored(analysis: Analysis) -> dict[ScopedName, list[Stored]]:
                     variable = own_variable(chosen, scope)
                     if variable is not None:
                         found[variable].append(stored)
+    return _with_callers(analysis, found)
+
+
+def _with_callers(analysis: Analysis, found: dict[ScopedName, list[Fill]]) -> dict[ScopedName, list[Fill]]:
+    """Add what functions put into containers that they are given to the variables that are given to them."""
+    waiting = list(found)
+    while waiting:
+        scope, name = waiting.pop()
+        if not isinstance(scope.node, FUNCTIONS) or name not in given_parameters(scope):
+            continue
+        for value, where in arguments_for(analysis, name, scope):
+            variable = own_variable(value, where) if value is not None else None
+            if variable is not None:
+                new = [fill for fill in found[scope, name] if fill not in found.get(variable, [])]
+                found.setdefault(variable, []).extend(new)
+                waiting += [variable] if new else []
     return dict(found)
 
 
@@ -166,6 +212,17 @@ def _stores(analysis: Analysis, node: ast.Call, owner: ast.expr, scope: Scope) -
     return packages.isdisjoint(analysis.library.functional_packages)
 
 
+def _all_changed(analysis: Analysis) -> dict[ScopedName, list[Changed]]:
+    found: dict[ScopedName, list[Changed]] = defaultdict(list)
+    for scope in analysis.scopes():
+        for change in (node for node in own_nodes(scope.node) if isinstance(node, ast.AugAssign)):
+            target = change.target
+            variable = own_variable(target.value, scope) if isinstance(target, ast.Subscript) else None
+            if variable is not None:
+                found[variable].append(Changed(change, scope, literal_key(target.slice)))  # type: ignore[union-attr]
+    return _with_callers(analysis, found)
+
+
 def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope, Keys]]]:
     found: dict[str, list[tuple[ast.expr, ast.expr, Scope, Keys]]] = defaultdict(list)
     for scope in analysis.scopes():
@@ -195,12 +252,16 @@ def _set_by_text(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
                 yield node.value, scope
 
 
-def _all_changes(analysis: Analysis) -> dict[ScopedName, list[tuple[ast.AugAssign, Scope]]]:
-    found: dict[ScopedName, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
+def _all_changes(
+    analysis: Analysis,
+) -> tuple[dict[ScopedName, list[tuple[ast.AugAssign, Scope]]], dict[str, list[tuple[ast.AugAssign, Scope]]]]:
+    """Return the statements that change attributes: of `self` by class and name, of other objects by name."""
+    own: dict[ScopedName, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
+    others: dict[str, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
     for scope in analysis.scopes():
         for node in own_nodes(scope.node):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 variable = own_variable(node.target, scope)
-                if variable is not None:
-                    found[variable].append((node, scope))
-    return dict(found)
+                known = own[variable] if variable is not None else others[node.target.attr]
+                known.append((node, scope))
+    return dict(own), dict(others)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 
 from ..calls import CallSite
 from ..python_api import NAMED_TUPLES
-from ..scopes import Scope
+from ..scopes import Scope, own_nodes
 from .inference import Analysis
-from .kinds import LocalClass, Result, Value
+from .kinds import Instance, LocalClass, Result, Value
 
 
 def given_to_field(analysis: Analysis, call: ast.Call, scope: Scope, name: str) -> tuple[ast.expr, Scope] | None:
@@ -26,6 +27,48 @@ def fields_of_tuple(analysis: Analysis, call: ast.Call, scope: Scope) -> list[st
         if isinstance(value, Result) and value.builder in NAMED_TUPLES and len(value.call.args) > 1:
             return _names(value.call.args[1])
     return []
+
+
+def given_to_attribute(analysis: Analysis, node: ast.Attribute, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return what an object got for an attribute where it was made: `x` of Losses(fit=x).fit.
+
+    A class of a library is taken to have an attribute for an argument that it is given by the attribute's name.
+    """
+    found: list[tuple[ast.expr, Scope] | None] = []
+    for value in analysis.evaluate(node.value, scope):
+        if isinstance(value, (Instance, Result)) and value.call is not None:
+            where = analysis.scope_of(value.call, scope)
+            found.append(given_to_field(analysis, value.call, where, node.attr))
+            if isinstance(value, Result):
+                found += [(keyword.value, where) for keyword in value.call.keywords if keyword.arg == node.attr]
+    return list(dict.fromkeys(place for place in found if place is not None))
+
+
+def given_to_entry(analysis: Analysis, call: ast.Call, scope: Scope, key: object) -> tuple[ast.expr, Scope] | None:
+    """Return what a call that makes a tuple with names gives to its entry at an index, None for any other call."""
+    names = [names for value in analysis.evaluate(call.func, scope) if (names := _fields(analysis, value))]
+    if not names or not isinstance(key, int) or not -len(names[0]) <= key < len(names[0]):
+        return None
+    return CallSite(call, scope).argument(names[0], names[0][key])
+
+
+def given_to_own(analysis: Analysis, owner: Scope, name: str) -> list[tuple[ast.expr, Scope]]:
+    """Return what the calls that make objects of a dataclass, or of one derived from it, give to their field `name`."""
+    known = analysis.fact("constructor calls", lambda: _constructor_calls(analysis))
+    calls = [call for kind in (owner, *analysis.classes.derived(owner)) for call in known.get(kind, [])]
+    given = (given_to_field(analysis, call, where, name) for call, where in calls)
+    return [place for place in given if place is not None]
+
+
+def _constructor_calls(analysis: Analysis) -> dict[Scope, list[tuple[ast.Call, Scope]]]:
+    """Return the calls that make objects of each class of the project without a constructor of its own."""
+    found: dict[Scope, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    for scope in analysis.scopes():
+        for call in (node for node in own_nodes(scope.node) if isinstance(node, ast.Call)):
+            for value in analysis.evaluate(call.func, scope):
+                if isinstance(value, LocalClass) and _fields(analysis, value):
+                    found[value.scope].append((call, scope))
+    return found
 
 
 def _fields(analysis: Analysis, value: Value) -> list[str]:

@@ -18,6 +18,7 @@ from ..files.source import Source
 from ..flow.calls.spawned import Spawned
 from ..library import PYTHON, Library
 from ..memory import Memory
+from ..python_api import NAMED_TUPLES, TUPLE_OF_NAMES
 from ..scopes import FUNCTIONS, Binding, Function, Scope, build_scopes, own_nodes, parameters
 from .attribute_names import in_dict_of_names, named_by_text
 from .classes import Classes
@@ -331,6 +332,8 @@ class Analysis:
             return frozenset([Result(function.name, node, scope), *others])
         if isinstance(function, Result) and function.is_partial:
             return self._of_partial(function, node, scope)
+        if isinstance(function, Result) and function.builder in NAMED_TUPLES:
+            return frozenset([Result(TUPLE_OF_NAMES, node, scope)])
         return NOTHING
 
     def _wrapped(self, function: str, node: ast.Call, scope: Scope) -> list[Instance]:

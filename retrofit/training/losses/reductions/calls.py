@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.keys import Key, Keys
 from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
-from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP
+from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP, MAPPINGS
 from retrofit.analysis.scopes import Scope, is_imported
+from retrofit.analysis.values.fields import given_to_entry
 from retrofit.analysis.values.kinds import Result
+from retrofit.analysis.values.mapped import MAP
 from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
@@ -82,6 +84,9 @@ class CallReader:
         called = self.analysis.called(node, scope)
         if GATHER_BATCH in called:
             return CONSTANT
+        entry = given_to_entry(self.analysis, node, scope, keys[0]) if keys else None
+        if entry is not None:
+            return self.reader.kind(*entry, frame, keys[1:])
         if called & (GLOBAL_REDUCTIONS | LOSS_READS):
             return kinds.of(kinds.GLOBAL)
         terms = terms_at(self.analysis, node, scope)
@@ -116,7 +121,7 @@ class CallReader:
         if GRADIENT_FUNCTIONS & called:
             return self._of_gradients(node, scope, frame)
         passed_on = self._passed_on(node, scope, keys)
-        if passed_on:
+        if passed_on or (keys and called & MAPPINGS):
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
         return self._of_function(node, scope, frame, keys)
 
@@ -150,7 +155,7 @@ class CallReader:
 
     def _passed_on(self, node: ast.Call, scope: Scope, keys: Keys) -> list[tuple[ast.expr, Keys]]:
         """Return the arguments whose entries a function of Python passes on: list(losses)[0], zip(a, b)."""
-        if not keys or PASSING_ON.isdisjoint(self.analysis.called(node, scope)):
+        if not keys or (PASSING_ON | MAPPINGS | {MAP}).isdisjoint(self.analysis.called(node, scope)):
             return []
         found = sources(self.analysis, Origin(node, scope, keys))
         return [(part, inner) for part, _, inner in found if isinstance(part, ast.expr)]
@@ -227,7 +232,8 @@ class CallReader:
         if not given:
             return kinds.of(kinds.UNKNOWN)
         if name in ("values", "items"):
-            return self._joined(given, scope, frame, (None, *keys))
+            inside = sources(self.analysis, Origin(node, scope, keys or (None,)))
+            return kinds.join(self.reader.kind(part, scope, frame, inner) for part, _, inner in inside)  # type: ignore[arg-type]
         if name.rstrip("_") in SCATTERS and receiver is not None:
             return kinds.join([self.reader.kind(receiver, scope, frame, keys), put_by(self.reader, node, scope, frame)])
         found = self._joined(given, scope, frame, keys)

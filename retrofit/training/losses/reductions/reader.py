@@ -8,27 +8,27 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name, returns_of
-from retrofit.analysis.flow.bindings import arguments_for, class_of_own
+from retrofit.analysis.flow.bindings import arguments_for
 from retrofit.analysis.flow.keys import Key, Keys, keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, entries
-from retrofit.analysis.flow.stored import changes_of, stored_in
+from retrofit.analysis.flow.stored import changed_in, stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
-from retrofit.analysis.values.kinds import Instance, LocalFunction
+from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.data.batch_values import GRADIENT
-from retrofit.training.torch_api.modules import PARAMETERS, is_layer_class
+from retrofit.training.torch_api.modules import PARAMETERS
 from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
-from retrofit.training.torch_api.tensors import JOINS, SHAPE_ATTRIBUTES, SUMS_OF_SEVERAL
+from retrofit.training.torch_api.tensors import JOINS, SUMS_OF_SEVERAL
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..gathering.one_axis import is_tensor
 from ..rows.scattered import scattered
-from ..wrapped import objects_inside
 from ..writes import changes_in_place
 from . import kinds
+from .attributes import AttributeReader
 from .axes import after_index, is_of_whole
 from .calls import CallReader
 from .decided import is_ruled_out, taken
@@ -74,7 +74,7 @@ class LossReader:
         self.samples = SampleLoops(project)
         self.divisors = DivisorReader(project.analysis, project.batch_values, project.distribution)
         self.size_factors = SizeFactors(project, self.samples.lists)
-        self.calls = CallReader(self)
+        self.calls, self.attributes = CallReader(self), AttributeReader(self)
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self.in_models: set[ast.expr] = set()  # sums and means over the batch in what a model does with its inputs
         self._before_batches = set(_before_batches(project))
@@ -97,7 +97,7 @@ class LossReader:
         if isinstance(node, ast.Name):
             return self._of_name(node, scope, frame, keys)
         if isinstance(node, ast.Attribute):
-            return self._of_attribute(node, scope, frame, keys)
+            return self.attributes.kind(node, scope, frame, keys)
         if isinstance(node, ast.Call):
             return self.calls.kind(node, scope, frame, keys)
         if keys and concatenation(node) is not None and (given := list(entries(Origin(node, scope, keys)))):
@@ -143,12 +143,19 @@ class LossReader:
             return CONSTANT
         changed = [binding for binding in bindings if isinstance(binding.node, ast.AugAssign)]
         first = kinds.join(self.of_binding(b, owner, frame, keys) for b in bindings if b not in changed)
-        first = kinds.join([first, *self._put_in(node, scope, frame, keys), *scattered(self, node.id, owner, frame)])
+        first = kinds.join([first, *self.put_in(node, scope, frame, keys), *scattered(self, node.id, owner, frame)])
         for binding in changed:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
         for statement in changes_in_place(self.analysis, owner).get(node.id, []):
             first = self.changed(first, statement, owner, frame)
-        return first
+        return self.with_entries_changed(first, node, scope, frame, keys)
+
+    def with_entries_changed(self, kind: Kind, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
+        """Return the kind of an entry of a container after `losses["box"] += loss`."""
+        for change in changed_in(self.analysis, node, scope):
+            if keys_inside(change, keys or (None,)) is not None:
+                kind = self.changed(kind, change.statement, change.scope, frame)
+        return kind
 
     def of_binding(self, binding: Binding, scope: Scope, frame: Frame | None, keys: Keys = ()) -> Kind:
         if binding.kind == "parameter" and isinstance(scope.node, FUNCTIONS):
@@ -215,7 +222,7 @@ class LossReader:
             return self._divided(kind, node.value, scope, frame, node.target)
         return kinds.nonlinear(kind)
 
-    def _put_in(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
+    def put_in(self, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Iterator[Kind]:
         """Yield what is put into a list or a dict: losses.append(loss), losses["box"] = loss."""
         for stored in stored_in(self.analysis, node, scope):
             inner = keys_inside(stored, keys or (None,))
@@ -335,32 +342,6 @@ class LossReader:
             return found
         # Which rows are chosen may depend on other ones: x[place < most] of a running count.
         return replace(kinds.of(kinds.ROWS, kinds.FLAT), coupled=found.coupled | chosen.coupled | chosen.leaves)
-
-    def _of_attribute(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        owner = class_of_own(node, scope)
-        if owner is not None:
-            return self._of_own(node, owner, owner, frame, keys)
-        if node.attr in SHAPE_ATTRIBUTES:
-            return CONSTANT
-        objects = [v for v in self.analysis.evaluate(node.value, scope) if isinstance(v, Instance)]
-        objects = objects or objects_inside(self.analysis, node.value, scope)
-        if objects:
-            return kinds.join(self._of_own(node, scope, part.scope, frame, keys) for part in objects)
-        base = self.kind(node.value, scope, frame, keys)
-        if base.has_rows and node.attr in ("T", "H") and base.axis in (0, 1):
-            return replace(base, axis=1 - base.axis)
-        is_loss = "loss" in node.attr.lower() and (base.has_rows or base.parts == {kinds.UNKNOWN})
-        return kinds.of(kinds.MEAN) if is_loss else base
-
-    def _of_own(self, node: ast.Attribute, scope: Scope, owner: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        """Return the kind of self.loss, which any method may have set, or of that attribute of another object."""
-        bindings = self.analysis.classes.attribute_bindings(owner, node.attr)
-        first = kinds.join(self.of_binding(binding, where, frame, keys) for binding, where in bindings)
-        first = kinds.join([first, *self._put_in(node, scope, frame, keys)])
-        for statement, where in changes_of(self.analysis, owner, node.attr):
-            first = self.changed(first, statement, where, frame)
-        is_layer = any(map(is_layer_class, self.analysis.named(node, scope)))
-        return first if first.parts or not is_layer else kinds.of(kinds.PENALTY)
 
     def returned(self, function: LocalFunction, call: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of what a call of a function of the project gives."""
