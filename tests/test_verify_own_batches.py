@@ -172,6 +172,15 @@ for epoch in range(start, 2):
         optimizer.step()
     torch.save({"model": model.state_dict(), "epoch": epoch + 1}, "last.pt")
 """
+# The checkpoint to resume from is written every tenth epoch only, and what is there cannot be resumed from.
+RARELY_SAVED = ORDER_NOT_RESTORED.replace(
+    """    torch.save({"model": model.state_dict(), "epoch": epoch + 1}, "last.pt")
+""",
+    """    if epoch % 10 == 9:
+        torch.save({"model": model.state_dict(), "epoch": epoch + 1}, "last.pt")
+    torch.save({"model": model.state_dict()}, "model.pt")
+""",
+)
 SCRIPTS = {
     "slices": SLICES,
     "generator": GENERATOR,
@@ -179,6 +188,7 @@ SCRIPTS = {
     "mixup": MIXUP,
     "shuffled evaluation": SHUFFLED_EVALUATION,
     "order not restored": ORDER_NOT_RESTORED,
+    "rarely saved": RARELY_SAVED,
 }
 
 

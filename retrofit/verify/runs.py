@@ -92,9 +92,15 @@ def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
     if together or restarts:
         text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
-    if plan.original is not None and "resumed" in restarts and resume(runs.by_name, CheckOptions()).status == FAIL:
+    if plan.original is not None and _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress)
     return runs
+
+
+def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bool:
+    """Return whether a restart fails, or continues another training."""
+    is_another = "resumed" in restarts and resume(runs, CheckOptions()).status == FAIL
+    return is_another or any(not runs[name].finished for name in restarts)
 
 
 def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress) -> None:

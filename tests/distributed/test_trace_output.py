@@ -287,6 +287,16 @@ def test_wandb(packages, record, mode):
     assert mode or wandb.history[1] == ({"lr": 0.1}, None, False)
 
 
+def test_a_run_of_wandb_that_a_rank_disables_is_no_log(packages, record, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    (packages / "wandb.py").write_text(WANDB)
+    sys.modules.pop("wandb", None)
+    install_scalars(record)
+    wandb = importlib.import_module("wandb")
+    wandb.init(mode="disabled").log({"loss": 0.5})
+    assert scalars_of(record) == []
+
+
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -16,6 +16,7 @@ from retrofit.verify.trace.events import FileSave, InitialWeights, Keys
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .first_epoch import state_of, when_saved
+from .own_restart import fails_as_before
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
 MORE = "..."  # replaces the keys that a trace does not list
@@ -29,6 +30,7 @@ def checkpoint(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, reason)
     many = runs["many"]
     reloads = [runs[name] for name in ("reload", "reload_original") if name in runs]
+    reloads = [run for run in reloads if fails_as_before(runs, run) is None]
     saved, expected = _saves(many), _saves(runs["one"]) if "one" in runs else {}
     if not saved and not reloads:
         if expected and many.finished:

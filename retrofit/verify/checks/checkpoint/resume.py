@@ -15,6 +15,7 @@ from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .first_epoch import state_of, steps_saved, when_saved
+from .own_restart import fails_as_before
 
 ANOTHER_LOSS = "the loss is another one with the same samples"
 
@@ -27,6 +28,11 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many, resumed = runs["many"], runs["resumed"]
+    own = fails_as_before(runs, resumed)
+    if own is not None:
+        return not_applicable(
+            check, title, f"before the change it does not resume on one process either: {own}"
+        )
     if disagreement(many) is not None:
         reason = "the ranks hold different weights, and a checkpoint holds those of one (see ranks_agree)"
         return not_applicable(check, title, reason)

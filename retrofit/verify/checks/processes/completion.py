@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from retrofit.verify.checks.checkpoint.own_restart import fails_as_before
 from retrofit.verify.checks.finding import LABELS, Finding, fail_with
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs
@@ -21,7 +22,8 @@ def completes(runs: Runs, options: CheckOptions) -> Verdict:
     check, title = "completes", "every run comes to its end"
     if not runs:
         return not_applicable(check, title, "nothing was run")
-    broken = [runs[name] for name in ORDER if name in runs and not runs[name].finished]
+    failed = (runs[name] for name in ORDER if name in runs and not runs[name].finished)
+    broken = [run for run in failed if fails_as_before(runs, run) is None]
     if not broken:
         return passed(check, title, f"{count(len(runs), 'run')} ended with status 0 on every process")
     fault = _original_fault(runs) or _fault_of_both(runs) or _fault_of(broken[0], runs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,8 @@ def _wrap_wandb(record: Record, module: ModuleType) -> None:
     @functools.wraps(init)
     def traced_init(*args: Any, **kwargs: Any) -> Any:
         run = init(*args, **kwargs)
+        if kwargs.get("mode") == "disabled" and os.environ.get("RANK", "0") != "0":
+            return run  # the script's own choice for this rank, where WANDB_MODE is that of these runs
         # On the run and not on its class: a disabled run has a `log` of its own.
         if run is not None and not hasattr(run.log, "is_traced"):
             run.log = _traced_log(record, run.log)
