@@ -61,3 +61,51 @@ def test_the_same_key_is_the_same_setting(read: str, tmp_path: Path) -> None:
     )
     found = converted(tmp_path, text)
     assert 'print("step", i, most, "first", shown, "samples", i * rd.loss.global_batch(size))' in found
+
+
+THROUGH_CALLS = """\
+import json
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def with_defaults(settings):
+    return {"rate": 0.1, **settings}
+
+
+def batches(data, settings):
+    return DataLoader(data, settings["batch"], shuffle=True, drop_last=True)
+
+
+class Noise:
+    def loss(self, model, x, step, settings):
+        t = torch.tensor([step] * settings["batch"])
+        return (model(x * t[:, None]) - x).pow(2).mean()
+
+
+def run(loader, settings):
+    model, noise = nn.Linear(3, 3), Noise()
+    optimizer = optim.SGD(model.parameters(), lr=settings["rate"])
+    for step, (x,) in enumerate(loader):
+        optimizer.zero_grad()
+        noise.loss(model, x, step, settings).backward()
+        optimizer.step()
+
+
+def main():
+    with open("settings.json") as file:
+        settings = json.load(file)
+    SET
+    run(batches(TensorDataset(torch.rand(64, 3)), settings), settings)
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize("statement", ["pass", "settings = with_defaults(settings)", "settings['name'] = 'run'"])
+def test_settings_are_followed_through_calls(statement: str, tmp_path: Path) -> None:
+    found = converted(tmp_path, THROUGH_CALLS.replace("SET\n", statement + "\n"))
+    assert 't = torch.tensor([step] * rd.data.own_batch_size(settings["batch"]))' in found

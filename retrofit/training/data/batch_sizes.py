@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.calls.parameters import given_for
+from retrofit.analysis.flow.main_guard import is_under_main_of_another
+from retrofit.analysis.flow.reachability import known_scopes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Binding, Scope
@@ -23,6 +25,7 @@ from .next_calls import TRAIN
 
 MOST_DEPTH = 4
 OF_LOADER = "batch_size"  # an attribute of the loaders, also of those that are sharded: the batch size of the script
+Identity = Callable[[ast.expr, Scope, int], object]
 WHOLE_NUMBERS = frozenset({"int", "round", "math.floor", "math.ceil"})
 
 
@@ -111,13 +114,23 @@ class BatchSizes:
             computed = self._computed(of.node, of.scope, depth - 1) if of is not None else None  # type: ignore[arg-type]
             return None if is_entry and isinstance(value, Item) and not value.key else computed or values
         if isinstance(node, ast.Subscript):
-            return self._entry(node, scope)
+            return self._entry(node, scope, depth)
         bindings = bindings_of(self.analysis, node, scope)  # type: ignore[arg-type]  # set once, or by the callers
         if not bindings and not values and isinstance(node, ast.Attribute):
-            return self._entry(node, scope)
+            return self._entry(node, scope, depth)
         if len(bindings) != 1 or bindings[0][0].kind not in ("value", "parameter"):
             return None
-        return (self._of_callers(*bindings[0], depth) if depth else None) or bindings[0]
+        return (self._of_callers(*bindings[0], depth, self._identity) if depth else None) or bindings[0]
+
+    def _holder(self, node: ast.expr, scope: Scope, depth: int) -> object:
+        """Return the variable that holds settings, also one that is set again, as by a function that adds defaults."""
+        bindings = bindings_of(self.analysis, node, scope) if isinstance(node, ast.Name) else []
+        kinds = {binding.kind for binding, _ in bindings}
+        if len(bindings) > 1 and kinds == {"value"} and not any(binding.path for binding, _ in bindings):
+            return bindings[0][1], bindings[0][0].name
+        if len(bindings) == 1 and kinds == {"parameter"} and depth:
+            return self._of_callers(*bindings[0], depth, self._holder) or bindings[0]
+        return self._identity(node, scope, 1)
 
     def _is_loader(self, node: ast.expr, scope: Scope) -> bool:
         if builders_of_value(self.analysis, node, scope) & self.loaders:
@@ -125,11 +138,15 @@ class BatchSizes:
         held = loaders_in(self.analysis, node, scope)
         return any(variable in self.variables for place in held for variable in variables_of(self.analysis, *place))
 
-    def _of_callers(self, binding: Binding, scope: Scope, depth: int) -> object:
+    def _of_callers(self, binding: Binding, scope: Scope, depth: int, identity: Identity) -> object:
         """Return the size that all callers give for a parameter, whatever its default is; None if they differ."""
         given = given_for(self.analysis, binding.name, scope, ()) if binding.kind == "parameter" else ()
-        sizes = {None if keys else self._identity(value, where, depth - 1) for value, where, keys in given}
+        run = [place for place in given if self._is_run(*place[:2])]
+        sizes = {None if keys else identity(value, where, depth - 1) for value, where, keys in run}
         return sizes.pop() if len(sizes) == 1 else None
+
+    def _is_run(self, node: ast.expr, scope: Scope) -> bool:
+        return scope in known_scopes(self.analysis) and not is_under_main_of_another(self.analysis, scope, node)
 
     def _computed(self, node: ast.BinOp, scope: Scope, depth: int) -> object:
         """Return what is computed of settings and numbers, as `batch // parts`, None where one of them is not known."""
@@ -142,9 +159,9 @@ class BatchSizes:
         is_number = isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant)
         return None if None in parts or is_number else ("*" if isinstance(node.op, ast.Mult) else "/", *parts)
 
-    def _entry(self, node: ast.Subscript | ast.Attribute, scope: Scope) -> object:
-        """Return the entry of a variable that holds settings, and is set once: config["batch"], config.batch."""
-        holder = self._identity(node.value, scope, 1)
+    def _entry(self, node: ast.Subscript | ast.Attribute, scope: Scope, depth: int) -> object:
+        """Return the entry of a variable that holds settings: config["batch"], config.batch."""
+        holder = self._holder(node.value, scope, depth)
         key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None)
         return None if holder is None else ("entry", holder, key)
 
