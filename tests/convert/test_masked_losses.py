@@ -115,8 +115,9 @@ loader = DataLoader(TensorDataset(words, tags), 4, shuffle=True, collate_fn=coll
 
 
 @pytest.mark.parametrize("value", ["", ", padding_value=-100"])
-def test_padding_that_counts_is_listed_next_to_the_count(tmp_path: Path, value: str) -> None:
+def test_padding_that_counts_is_that_of_all_ranks_next_to_the_count(tmp_path: Path, value: str) -> None:
     loss = "criterion(out.transpose(1, 2), y)"
     result = conversion(tmp_path, PADDED.replace("VALUE", value).format(criterion=CE, select="pass", loss=loss))
     found = [bool(finding.edits) for finding in result.findings if finding.code == "RF302"]
-    assert found == ([True] if value else [True, False])
+    assert found == [True]
+    assert ("pad_whole=True" in result.files[0].text) is not bool(value)

@@ -58,8 +58,7 @@ AT_THE_END = (  # what next() says, where a script draws more batches than there
 class DrawnAhead:
     """The batches of a loader of which a script draws some before it has used the ones before.
 
-    A prefetcher does so, a thread, a list of all batches. The batch in use is then not the one drawn last, but that
-    of which every rank has as many samples as its model is called with: see `weight_for_model`.
+    A prefetcher, a list of all batches. The one in use has as many samples as the model is called with on each rank.
     """
 
     def __init__(self, is_even: bool = False) -> None:

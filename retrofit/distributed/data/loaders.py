@@ -23,26 +23,29 @@ DRAWS_FROM_SAMPLER = frozenset({"__iter__", "_get_iterator", "sampler", "batch_s
 _times_called: Counter[tuple[str, int]] = Counter()  # distribute_loader, by the line of the script
 
 
-def distribute_loader(loader: Any, *, seed: int | None = None, accum_steps: int = 1, keep_batches: bool = False) -> Any:
+def distribute_loader(
+    loader: Any, *, seed: int | None = None, accum_steps: int = 1, keep_batches: bool = False, pad_whole: bool = False
+) -> Any:
     """Return a training loader over this rank's shard of `loader`'s samples.
 
     Its batches have `micro_batch(loader.batch_size, accum_steps)` samples; its `batch_size` is that of `loader`. From
-    its first iteration on every rank draws random numbers of its own: no two ranks augment the same way. A loader that
-    is created again in each epoch, by the same line, has a new order each time. `seed` is rank 0's by default.
-    Of an object that wraps a DataLoader (a prefetcher, a progress bar) that one is sharded, in its place; of any other
-    iterable of batches each rank takes whole ones in turn (`BatchesInTurn`). `keep_batches`: no batch of the script's
-    own making is split, also with `--batch global`: there every rank computes each of them, and rank 0's counts.
-    Collective: every rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed,
-    TypeError for what gives no batches, or has several DataLoaders.
+    its first iteration on each rank draws random numbers of its own: no two augment the same way. A loader that the
+    same line creates again has a new order. `seed` is rank 0's by default. Of an object that wraps a DataLoader that
+    one is sharded; of another iterable of batches each rank takes whole ones (`BatchesInTurn`). With `--batch global`,
+    `keep_batches` lets every rank compute each batch of the script's own making whole, and rank 0's counts;
+    `pad_whole` lets each rank make whole batches and take its rows, padded as those of the others. Collective: every
+    rank. Raises what `shard_loader` and `micro_batch` raise, RuntimeError before setup_distributed, TypeError for what
+    gives no batches, or several DataLoaders.
     """
     require_group("distribute_loader")
     caller = sys._getframe(1)
     line = caller.f_code.co_filename, caller.f_lineno
-    if isinstance(loader, DataLoader) and not _draws_by_itself(loader):
+    is_whole = pad_whole and get_option("batch") == "global" and get_world_size() > 1 and not is_shard(loader)
+    if isinstance(loader, DataLoader) and not _draws_by_itself(loader) and not is_whole:
         return _distributed(loader, seed, accum_steps, line, keep_batches)
     if get_world_size() == 1 or isinstance(loader, BatchesInTurn):
         return loader
-    places = wrapped_loaders(loader)
+    places = [] if is_whole else wrapped_loaders(loader)
     for holder, name in places:
         object.__setattr__(holder, name, _distributed(getattr(holder, name), seed, accum_steps, line, keep_batches))
     return loader if places else _given_in_turn(loader, seed, line, keep_batches)

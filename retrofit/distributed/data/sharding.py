@@ -289,13 +289,11 @@ def without_generator(sampler: Any) -> Any:
 def _require_shardable(loader: DataLoader, batch_size: int | None, accum_steps: int) -> None:
     if is_distributed() and isinstance(loader.dataset, IterableDataset):
         raise TypeError(
-            f"cannot shard the IterableDataset {type(loader.dataset).__name__}: its order lives inside it; "
-            "distribute_loader gives each rank its part, or make it a map-style dataset"
+            f"cannot shard the IterableDataset {type(loader.dataset).__name__} by its indices; use distribute_loader"
         )
     if is_distributed() and loader.batch_sampler is None:
         raise TypeError(
-            f"cannot shard a loader of {type(loader.dataset).__name__} with batch_size=None: how many samples its "
-            "items have cannot be told; give the DataLoader a batch_size, or a batch sampler"
+            f"cannot shard a loader of {type(loader.dataset).__name__} with batch_size=None; give it a batch_size"
         )
     sampler: Any = getattr(loader.batch_sampler, "sampler", None)
     total = len(sampler) if hasattr(sampler, "__len__") else -1  # without one it has no end

@@ -33,6 +33,16 @@ for step in range(10):
     images, labels = next(batches)
     criterion(model(images), labels).backward()
 """,
+    # the loss counts the padding of the whole batch
+    """\
+def collate(batch):
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+loader = DataLoader(dataset, batch_size=8, collate_fn=collate)
+for x in loader:
+    nn.functional.mse_loss(model(x), x).backward()
+""",
     """\
 sampler = DistributedSampler(dataset, seed=dist.get_rank())
 loader = DataLoader(dataset, batch_size=8, sampler=sampler)

@@ -26,10 +26,11 @@ from retrofit.training.data.loaders import EVALUATION, TRAIN, Loader, Use
 from retrofit.training.data.shards import builders_of
 from retrofit.training.loops import LOOPS
 from retrofit.training.losses.gathering.kept_batches import keeps_batches
+from retrofit.training.losses.rows.same_padding import needs_same_padding
 from retrofit.training.placement import after_variable, condition_at, first_statement
 from retrofit.training.steps.steps_in_batches import are_flattened, steps_in_batches
 from retrofit.training.torch_api.randomness import SHUFFLES
-from retrofit.training.torch_api.runtime import KEEPS_BATCHES
+from retrofit.training.torch_api.runtime import KEEPS_BATCHES, PAD_WHOLE
 
 KEPT = (
     "a step needs its batches as the script makes them: each process takes whole ones in turn, and with "
@@ -249,4 +250,5 @@ def _around(project: Project, source: Source, loader: ast.expr) -> list[Edit]:
 
 def _sharded(project: Project, loader: object) -> str:
     """Return the text that shards a loader."""
-    return f"rd.distribute_loader({loader}{f', {KEEPS_BATCHES}=True' if keeps_batches(project) else ''})"
+    option = KEEPS_BATCHES if keeps_batches(project) else PAD_WHOLE if needs_same_padding(project) else ""
+    return f"rd.distribute_loader({loader}{f', {option}=True' if option else ''})"

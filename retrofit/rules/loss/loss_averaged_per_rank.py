@@ -28,6 +28,7 @@ from retrofit.training.losses.reductions.library import COUNTED_MEAN, library_re
 from retrofit.training.losses.reductions.reduction import reader_of
 from retrofit.training.losses.rows.chosen_elements import is_mean_of_chosen, is_of_chosen
 from retrofit.training.losses.rows.padded_rows import is_over_padding, is_reduced_with_padding
+from retrofit.training.losses.rows.same_padding import needs_same_padding
 from retrofit.training.losses.rows.uneven_rows import has_uneven_rows
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
@@ -71,10 +72,10 @@ for images, labels in loader:
     loss = loss + chosen.mean(dim=0).sum()  # RF302
     loss.backward()
 """,
-    # the padding counts
+    # the padding counts, and the samples do not come first, so that a batch cannot be made whole and split
     """\
 def collate(batch):
-    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(batch)
 
 
 for inputs in DataLoader(dataset, batch_size=4, collate_fn=collate):
@@ -86,7 +87,7 @@ for inputs in DataLoader(dataset, batch_size=4, collate_fn=collate):
     """\
 def collate(batch):
     longest = max(len(tokens) for tokens in batch)
-    return torch.stack([nn.functional.pad(tokens, (0, longest - len(tokens))) for tokens in batch])
+    return torch.stack([nn.functional.pad(tokens, (0, longest - len(tokens))) for tokens in batch], 1)
 
 
 criterion = nn.CrossEntropyLoss()
@@ -97,11 +98,11 @@ for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
     # also in a loss that the script computes itself
     """\
 def collate(batch):
-    lengths = torch.tensor([tokens.numel() for tokens in batch])
+    lengths = torch.tensor([tokens.numel() for tokens in batch], 1)
     rows = torch.zeros(len(batch), int(lengths.max()), dtype=torch.long)
     for row, tokens in zip(rows, batch):
         row[: len(tokens)] = tokens
-    return rows
+    return rows.t()
 
 
 for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
@@ -111,7 +112,7 @@ for tokens in DataLoader(dataset, batch_size=4, collate_fn=collate):
 """,
     """\
 def collate(batch):
-    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(batch)
 
 
 for inputs in DataLoader(dataset, batch_size=4, collate_fn=collate):
@@ -203,6 +204,7 @@ def find(project: Project) -> Iterator[Finding]:
     parts = [loss_parts(project.analysis, path) for path in project.paths]
     nonlinear = {place for items in parts for place, is_linear in items.items() if not is_linear}
     shared = {term.builder for node, scope in nonlinear for term in terms_at(project.analysis, node, scope)}
+    is_padded_apart = not needs_same_padding(project)
     nonlinear_nodes = {node for node, _ in nonlinear}
     for node, scope in (*_around_backward(project), *(place for items in parts for place in items), *coupled):
         if node in seen or is_of_whole_rows(project, node, scope):
@@ -226,10 +228,12 @@ def find(project: Project) -> Iterator[Finding]:
             edits = [e for term in counting if is_settled and term.builder not in shared for e in _edits(term)]
             decided += [(node, scope)] if edits else []  # type: ignore[list-item]
             yield found(RULE, scope.source, node, "the mean is over the elements that this process counts", edits)
-            if any(is_over_padding(project, t) and not ignores_padding(project, t) for t in counting):
+            counting = [term for term in counting if is_padded_apart and not ignores_padding(project, term)]
+            if any(is_over_padding(project, term) for term in counting):
                 yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif any(is_over_padding(project, term) for term in terms) and not _is_of_a_sample(project, node, scope):
-            yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
+            if is_padded_apart:
+                yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         elif not terms and is_mean_of_chosen(project, node, scope) and not _is_of_a_sample(project, node, scope):
             edits = chosen_mean(project, node, scope)
             decided += [(node, scope)] if edits else []  # type: ignore[list-item]
@@ -238,7 +242,7 @@ def find(project: Project) -> Iterator[Finding]:
         elif not terms and _is_mean_of_library(project, node, scope):
             message = "the mean is over the tokens or frames of this process's batch that count"
             yield found(RULE, scope.source, node, message, help=HELP_LIBRARY)
-        elif not terms and is_reduced_with_padding(project, node, scope) and not _is_of_a_sample(project, node, scope):
+        elif not terms and _is_reduced_with_own_padding(project, node, scope):
             yield found(RULE, scope.source, node, PADDED, help=HELP_PADDED)
         for call, where in token_losses(project.analysis, node, scope, before_tokens) if not terms else ():
             if call not in token_calls:
@@ -275,6 +279,12 @@ def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
     if BATCH in around and GRADIENT not in around:
         return True
     return reader_of(project).samples.is_within(node, scope)
+
+
+def _is_reduced_with_own_padding(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a mean or a sum is over samples that are as long as the longest one of this process."""
+    is_padded = not needs_same_padding(project) and is_reduced_with_padding(project, node, scope)
+    return is_padded and not _is_of_a_sample(project, node, scope)
 
 
 def _is_mean_of_library(project: Project, node: ast.AST, scope: Scope) -> bool:

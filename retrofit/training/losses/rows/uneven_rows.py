@@ -53,7 +53,11 @@ def pads_samples(project: Project) -> bool:
 def _pads_samples(project: Project) -> bool:
     loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
     built = [place for loader in loaders for place in builders_of(project.analysis, loader)]
-    run = [place for call, scope in built for place in _run_by_collate(project, call, scope)]
+    return is_padded_by(project, [place for call, scope in built for place in run_by_collate(project, call, scope)])
+
+
+def is_padded_by(project: Project, run: list[tuple[ast.AST, Scope]]) -> bool:
+    """Return whether what a collate_fn runs makes samples as long as the longest one of them."""
     calls = [(node, where) for node, where in run if isinstance(node, ast.Call)]
     names = {name for call, where in calls for name in project.analysis.called(call, where)}
     takes_longest = any(_is_longest(call) for call, _ in calls)
@@ -68,12 +72,12 @@ def pads_texts(project: Project) -> bool:
 def _pads_texts(project: Project) -> bool:
     loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
     built = [place for loader in loaders for place in builders_of(project.analysis, loader)]
-    run = [node for call, scope in built for node, _ in _run_by_collate(project, call, scope)]
+    run = [node for call, scope in built for node, _ in run_by_collate(project, call, scope)]
     nodes = (*run, *(node for node, _ in project.in_batches))
-    return any(_is_padding_of_texts(node) for node in nodes if isinstance(node, ast.Call))
+    return any(is_padding_of_texts(node) for node in nodes if isinstance(node, ast.Call))
 
 
-def _is_padding_of_texts(call: ast.Call) -> bool:
+def is_padding_of_texts(call: ast.Call) -> bool:
     """Return whether this is tokenizer(texts, padding=True, return_tensors="pt") or tokenizer.pad(samples)."""
     given = {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords}
     is_longest = given.get("padding", False) is True or given.get("padding") == "longest"
@@ -96,11 +100,11 @@ def _is_plain_method(call: ast.Call) -> bool:
 
 def _joins_samples(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a loader puts the rows of its samples one after the other, by a collate_fn of the project."""
-    run = _run_by_collate(project, call, scope)
+    run = run_by_collate(project, call, scope)
     return any(isinstance(node, ast.Call) and _is_join(project, node, where) for node, where in run)
 
 
-def _run_by_collate(project: Project, call: ast.Call, scope: Scope) -> list[tuple[ast.AST, Scope]]:
+def run_by_collate(project: Project, call: ast.Call, scope: Scope) -> list[tuple[ast.AST, Scope]]:
     """Return the nodes that the collate_fn of a loader runs, where it is one of the project."""
     analysis = project.analysis
     given = arguments_given(analysis, call, scope, [*LOADER_PARAMETERS, "collate_fn"], "collate_fn")
