@@ -70,13 +70,13 @@ def _find(project: Project) -> set[ast.Call]:
 
 
 def is_summed(project: Project, path: Path) -> bool:
-    """Return whether the loss of a training, or a term of it, is a sum over the batch."""
+    """Return whether the loss of a training, or a term of it, is a sum over the batch, which grows with it."""
     frame = path.frames[0]
     assert isinstance(frame.node, ast.Call)
-    parts = backward_kind(project, frame.node, frame.scope).parts
-    if WHOLE in parts:  # a sum next to a loss of gathered rows
+    kind = backward_kind(project, frame.node, frame.scope)
+    if WHOLE in kind.parts:  # a sum next to a loss of gathered rows
         return True
-    return SUM in parts and not is_of_all(project.analysis, project.distribution, path)
+    return SUM in kind.parts and not kind.is_weighed and not is_of_all(project.analysis, project.distribution, path)
 
 
 def _stepped_after(project: Project, path: Path, optimizers: list[Optimizer]) -> set[ast.Call]:

@@ -1,4 +1,4 @@
-"""Counts of samples that a module keeps with sums over the batches: a running mean is one divided by the other."""
+"""Counts of samples next to sums over those of all ranks: in a running mean that a module keeps, in weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.training.data.carried_state import carried_writes, has_samples_of_batch
 
 from ..writes import Write, writes_of
-from .coupling import coupled_nodes, has_statistics_alone
+from .coupling import coupled_nodes, couplings, has_statistics_alone
 from .kinds import SUM
 from .reduction import reader_of
 
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 
 def kept_counts(project: Project) -> list[tuple[ast.expr, Scope]]:
-    """Return what is added to the counts of objects whose sums over the batches are made those of all ranks."""
+    """Return the counts that have to be of all ranks, as the sums over the batch are that they come with.
+
+    What is added to the counts of objects that keep such sums; `len(w)` of `w / w.sum() * len(w)`.
+    """
     classes = {write.scope.parent for write in carried_writes(project) if _keeps_sum(project, write)}
     found: dict[ast.expr, Scope] = {}
     for node, scope in project.in_batches if classes - {None} else ():
         if scope.parent in classes and isinstance(node, (ast.AugAssign, ast.Call, ast.Assign)):
             found.update((value, scope) for value in _added(node) if _counts(project, value, scope))
-    return list(found.items())
+    couplings(project)  # all losses are read
+    return list({**found, **reader_of(project).counts_of_all}.items())
 
 
 def _keeps_sum(project: Project, write: Write) -> bool:

@@ -29,6 +29,8 @@ class Kind:
     `axis`: that of the batch, of ROWS and SHARE. `leaves`: the reductions over the batch that are in it.
     `coupled`: those of them that the expression is not linear in. `settings`: the batch sizes of the settings by which
     sums are divided in it. `unclear`: what losses are added up for each entry of, samples or outputs of layers.
+    `scaled`: numbers of samples that rows are multiplied by. `is_weighed`: whether the rows are divided by a sum over
+    the batch, so that their sum does not grow with it.
     """
 
     parts: frozenset[str] = frozenset()
@@ -37,6 +39,8 @@ class Kind:
     coupled: frozenset[Leaf] = frozenset()
     settings: frozenset[Leaf] = frozenset()
     unclear: frozenset[Leaf] = frozenset()
+    scaled: frozenset[Leaf] = frozenset()
+    is_weighed: bool = False
 
     @property
     def has_rows(self) -> bool:
@@ -61,9 +65,10 @@ def join(kinds: Iterable[Kind]) -> Kind:
 def _add(left: Kind, right: Kind) -> Kind:
     parts = left.parts | right.parts
     axis = left.axis if left.has_rows else right.axis
-    if ROWS in parts or (SHARE in parts and parts - {SHARE, PENALTY}):
-        return _merged([left, right], {ROWS}, axis)  # a scalar is added to every row
-    return _merged([left, right], {SHARE} if SHARE in parts else parts, axis)
+    is_row = ROWS in parts or (SHARE in parts and parts - {SHARE, PENALTY})  # a scalar is added to every row
+    found = _merged([left, right], {ROWS} if is_row else {SHARE} if SHARE in parts else parts, axis)
+    of_samples = [kind for kind in (left, right) if kind.parts & {ROWS, SHARE, SUM}]
+    return replace(found, is_weighed=found.is_weighed and all(kind.is_weighed for kind in of_samples))
 
 
 def multiply(left: Kind, right: Kind) -> Kind:
@@ -107,9 +112,14 @@ def divide(left: Kind, right: Kind) -> Kind:
             [left, right], (left.parts - {SUM}) | {UNKNOWN} if SUM in left.parts else left.parts, left.axis
         )
         return replace(merged, coupled=merged.coupled | merged.leaves) if right.leaves else merged
-    if left.has_rows:  # rows that are normalized by a sum over the batch
-        return replace(left, coupled=left.coupled | right.coupled | right.leaves)
+    if left.has_rows:
+        return weighed(left, right.coupled | right.leaves, right.parts == {SUM})
     return _coupled([left, right])
+
+
+def weighed(rows: Kind, totals: frozenset[Leaf], is_sum: bool) -> Kind:
+    """Return the kind of rows that are divided by a sum, or a mean, over the batch: all of them by the same."""
+    return replace(rows, coupled=rows.coupled | totals, is_weighed=rows.is_weighed or is_sum)
 
 
 def per_size(kind: Kind, setting: Leaf | None = None) -> Kind:
@@ -135,6 +145,10 @@ def nonlinear(kind: Kind) -> Kind:
 
 def reduced(kind: Kind, how: str, leaf: Leaf, axes: tuple[int, ...] | None, keeps: bool) -> Kind:
     """Return the kind of a SUM or MEAN over some axes; `axes`: None for all of them."""
+    if kind.scaled and kind.parts == {UNKNOWN} and (axes is None or kind.axis in axes or kind.axis == FLAT):
+        if how == MEAN:  # of rows that are multiplied by the number of samples
+            return Kind(frozenset([SUM]), 0, kind.leaves | {leaf}, kind.coupled)
+        return Kind(frozenset([UNKNOWN]), 0, kind.leaves | {leaf}, kind.coupled | {leaf})
     if kind.parts == {UNKNOWN}:
         kind = replace(kind, parts=frozenset([ROWS]), axis=0) if axes is None or 0 in axes else kind
     if not kind.has_rows:
@@ -145,7 +159,9 @@ def reduced(kind: Kind, how: str, leaf: Leaf, axes: tuple[int, ...] | None, keep
     is_share = kind.parts == {SHARE} and how == SUM
     part = MEAN if is_share else how
     settings = kind.settings if is_share else frozenset()
-    return Kind(frozenset([part]), 0, kind.leaves | {leaf}, kind.coupled, settings, kind.unclear)
+    is_weighed = kind.is_weighed and part == SUM
+    leaves, coupled = kind.leaves | {leaf}, kind.coupled
+    return Kind(frozenset([part]), 0, leaves, coupled, settings, kind.unclear, is_weighed=is_weighed)
 
 
 def coupled_by(kind: Kind, leaf: Leaf, part: str = COUPLED, axis: int = 0) -> Kind:
@@ -189,5 +205,7 @@ def _coupled(kinds: list[Kind]) -> Kind:
 
 
 def _merged(kinds: list[Kind], parts: Iterable[str], axis: int = 0) -> Kind:
-    held = zip(*((kind.leaves, kind.coupled, kind.settings, kind.unclear) for kind in kinds))
-    return Kind(frozenset(parts), axis, *(frozenset().union(*leaves) for leaves in held))
+    held = zip(*((k.leaves, k.coupled, k.settings, k.unclear, k.scaled) for k in kinds))
+    is_weighed = any(kind.is_weighed for kind in kinds)
+    found = Kind(frozenset(parts), axis, *(frozenset().union(*leaves) for leaves in held))  # type: ignore[arg-type]
+    return replace(found, is_weighed=True) if is_weighed else found

@@ -35,6 +35,7 @@ from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
 from .library import is_square, raised_norm
 from .samples import SampleLoops, counted_in, looks_like_size
+from .size_factors import SIZE as SIZE_FACTOR
 from .size_factors import SizeFactors
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class LossReader:
         self.calls, self.attributes = CallReader(self), AttributeReader(self)
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self.in_models: set[ast.expr] = set()  # sums and means over the batch in what a model does with its inputs
+        self.counts_of_all: dict[ast.expr, Scope] = {}  # numbers of samples next to a sum over those of all ranks
         self._before_batches = set(_before_batches(project))
         self.first_unread: tuple[ast.expr, Scope] | None = None  # past MOST_STEPS
         # Of itself an expression has what it has anyway.
@@ -269,6 +271,9 @@ class LossReader:
         """Return the kind of a product; `left`: None for what `loss *= n` multiplies."""
         for kind, factor, other in ((first, right, second), (second, left, first)):
             if factor is not None and not other.parts:
+                if kind.is_weighed and kind.has_rows and self.size_factors.of(factor, scope) == SIZE_FACTOR:
+                    self.counts_of_all[factor] = scope  # weights that are 1 in the mean
+                    return replace(kind, is_weighed=False)
                 found = self.size_factors.multiplied(kind, factor, scope)
                 if found is not None:
                     return found
@@ -294,6 +299,11 @@ class LossReader:
         what = self.divisors.kind_of(divisor, scope)
         if what == COUNT:
             own = self.kind(divisor, scope, frame)
+            if (kind.has_rows or kind.scaled) and not self._is_per_sample(divisor, scope):
+                totals = own.leaves | own.coupled
+                if totals and all(self.reductions.get(leaf) == {kinds.SUM} for leaf, _ in totals):
+                    self.counts_of_all.update(kind.scaled)
+                    return kinds.weighed(replace(kind, parts=frozenset([kinds.ROWS])), totals, not kind.scaled)
             found = kinds.per_size(kind)
             guarded = {leaf for leaf in own.coupled if self.reductions.get(leaf[0]) == {kinds.SUM}}  # n.clamp(min=1)
             return replace(found, leaves=found.leaves | own.leaves, coupled=found.coupled | (own.coupled - guarded))

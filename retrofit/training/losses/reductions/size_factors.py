@@ -47,7 +47,8 @@ class SizeFactors:
             return replace(kind, parts=frozenset([kinds.ROWS]))
         if what == SIZE and kind.parts <= TIMES_SIZE.keys():
             return replace(kind, parts=frozenset(TIMES_SIZE[part] for part in kind.parts))
-        return replace(kind, parts=frozenset([kinds.UNKNOWN]), coupled=kind.coupled | kind.leaves)
+        scaled = kind.scaled | ({(factor, scope)} if what == SIZE and kind.has_rows else frozenset())
+        return replace(kind, parts=frozenset([kinds.UNKNOWN]), coupled=kind.coupled | kind.leaves, scaled=scaled)
 
     def of(self, node: ast.expr, scope: Scope) -> str:
         """Return SIZE for what is proportional to the number of samples, OTHER for another function of it."""
