@@ -334,3 +334,46 @@ def test_a_mean_over_what_a_list_keeps_of_the_batch_is_divided_by_the_samples_of
 )
 def test_a_number_as_large_as_the_batch_divides_a_sum_over_it(lines: str, expected: str, tmp_path: Path) -> None:
     assert expected in converted(tmp_path, script(lines))
+
+
+LENGTHS = """\
+train_dl = DataLoader(loader.dataset, 4, shuffle=True)
+both = {"train": train_dl, "check": DataLoader(loader.dataset, 4)}
+trainset = TensorDataset(torch.randn(16, 3), torch.randint(0, 3, (16,)))
+
+
+class Trainer:
+    def __init__(self, train_dl):
+        self.train_dl = train_dl
+
+    def run(self, queue):
+        bar, count, total = tqdm(self.train_dl), len(queue), 0.0
+        for x, y in bar:
+            loss = criterion(model(x), y)
+            total += loss.item() / NUMBER
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return total
+
+
+print(Trainer(train_dl).run(train_dl))
+"""
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["len(self.train_dl)", "len(queue)", "len(bar)", "count", "float(len(trainset))", 'len(both["train"])', "len([1])"],
+)
+def test_a_number_of_batches_or_of_all_samples_is_that_of_every_process(number: str, tmp_path: Path) -> None:
+    text = HEAD.replace("import argparse\n", "import argparse\nfrom tqdm import tqdm\n")
+    lines = converted(tmp_path, text + LENGTHS.replace("NUMBER", number))
+    (line,) = (line for line in lines if "total +=" in line)
+    assert line.strip() == f"total += rd.reduce_loss(loss).item() / {number}"
+
+
+def test_a_sum_that_is_divided_by_the_number_of_batches_is_a_sum(tmp_path: Path) -> None:
+    text = HEAD.replace("import argparse\n", "import argparse\nfrom tqdm import tqdm\n")
+    lengths = LENGTHS.replace("criterion(model(x), y)", 'F.cross_entropy(model(x), y, reduction="sum") / len(bar)')
+    text = "\n".join(converted(tmp_path, text + lengths.replace("NUMBER", "len(y)")))
+    assert "rd.loss.sum_loss(loss).backward()" in text and "rd.loss.batch_count(len(y))" in text

@@ -182,6 +182,6 @@ def _quotient_edits(project: Project, loss: ast.expr, scope: Scope) -> list[Edit
     is_size = reader.kind_of(outer.right, scope) == SIZE
     if (outer.right, scope) in project.batch_sizes:
         return [*surround(source, outer.right, "rd.loss.global_batch(", ")")]
-    if not is_size and not looks_like_size(project.analysis, outer.right, scope):
+    if not is_size and not looks_like_size(project.batch_values, outer.right, scope):
         return []
     return [reduce_value(scope, without_guard(outer.right), "rd.loss.batch_count")]

@@ -311,7 +311,7 @@ class LossReader:
             for leaf, _ in kind.leaves:
                 self.reductions.setdefault(leaf, set()).add("")  # not that of all ranks by its sum alone
             return replace(kinds.per_size(kind), coupled=kind.coupled | kind.leaves)
-        if what == SIZE or looks_like_size(self.analysis, divisor, scope):
+        if what == SIZE or looks_like_size(self.project.batch_values, divisor, scope):
             if kind.parts & {kinds.SUM, kinds.MEAN} and self._is_per_sample(divisor, scope):
                 return replace(kinds.of(kinds.SHARE), coupled=kind.coupled)
             return self._mean(kinds.per_size(kind), scope, whole)

@@ -12,7 +12,9 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.training.data.batch_values import BATCH
+from retrofit.analysis.values.kinds import Display, Instance, LocalClass, Result, Value
+from retrofit.training.data.batch_values import BATCH, BatchValues
+from retrofit.training.data.drawn import is_loader
 from retrofit.training.torch_api.tensors import COUNT_METHODS
 
 from ..divisions import SIZE, Reader
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 NAMES = re.compile(r"batch|^bsz?$|_bsz?$", re.IGNORECASE)
 OTHERS = re.compile(r"batches|accum|per_batch|(n|num|nb)_?batch$|norm", re.IGNORECASE)  # numbers of batches
 LOADERS = re.compile(r"load|data|self$", re.IGNORECASE)
+SAMPLES_OF = ("torch.utils.data.", "torchvision.datasets.", "torchaudio.datasets.", "torchtext.", "datasets.")
 
 
 class SampleLoops:
@@ -79,7 +82,7 @@ class SampleLoops:
     def _of_numbers(self, last: ast.expr, iterable: ast.expr, scope: Scope) -> str:
         """Return what a loop over the numbers up to `last` goes through."""
         is_size = self._reader.kind_of(last, scope) == SIZE
-        if not is_size and not looks_like_size(self._analysis, last, scope):
+        if not is_size and not looks_like_size(self._values, last, scope):
             return LAYERS
         counted = self.lists.counted_by(last, scope)
         if not counted or counted == {SAMPLES}:
@@ -143,9 +146,9 @@ def _first_of_pair(target: ast.expr) -> ast.expr | None:
     return target.elts[0] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else None
 
 
-def looks_like_size(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+def looks_like_size(values: BatchValues, node: ast.expr, scope: Scope) -> bool:
     """Return whether a divisor is the number of samples by how it is written: x.size(0), batch_size."""
-    return any(_is_size(origin) for origin in origins(analysis, [Origin(node, scope)], _factors))
+    return any(_is_size(values, origin) for origin in origins(values.analysis, [Origin(node, scope)], _factors))
 
 
 def counted_in(analysis: Analysis, node: ast.expr, scope: Scope) -> Iterator[Origin]:
@@ -165,8 +168,8 @@ def is_name_of_size(name: str) -> bool:
     return bool(NAMES.search(name)) and not OTHERS.search(name)
 
 
-def _is_size(origin: Origin) -> bool:
-    node, _, keys = origin
+def _is_size(values: BatchValues, origin: Origin) -> bool:
+    node, scope, keys = origin
     if keys:
         return keys == (0,) and last_name(node) in ("shape", "size")  # of n, c, h, w = x.shape too
     if isinstance(node, (ast.Name, ast.Attribute)):
@@ -174,7 +177,29 @@ def _is_size(origin: Origin) -> bool:
     first = node.args[0] if isinstance(node, ast.Call) and node.args else None
     if last_name(node) == "size":
         return isinstance(first, ast.Constant) and first.value == 0
-    return last_name(node) == "len" and first is not None and not LOADERS.search(ast.unparse(first))
+    if last_name(node) != "len" or first is None or LOADERS.search(ast.unparse(first)):
+        return False
+    return not (_is_drawn_from(values, first, scope) or _holds_no_batch(values.analysis, first, scope))
+
+
+def _is_drawn_from(values: BatchValues, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a loop over the batches, around a node in its function, goes through it: it has batches."""
+    text = ast.unparse(node)
+    loops = (outer for outer in scope.source.ancestors(node) if outer in values.loops and isinstance(outer, ast.For))
+    return any(isinstance(part, ast.expr) and ast.unparse(part) == text for loop in loops for part in walk(loop.iter))
+
+
+def _holds_no_batch(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether all that an expression can be is known, and nothing of a batch: a loader, samples, a list."""
+    known = analysis.evaluate(node, scope)
+    return bool(known) and all(_is_no_batch(analysis, value) for value in known)
+
+
+def _is_no_batch(analysis: Analysis, value: Value) -> bool:
+    if isinstance(value, Display):
+        return isinstance(value.node, (ast.List, ast.Tuple, ast.Set, ast.Dict))
+    is_data = isinstance(value, Result) and value.builder.startswith(SAMPLES_OF)
+    return is_data or isinstance(value, (Instance, LocalClass)) or is_loader(analysis, value)
 
 
 def _factors(origin: Origin) -> list[Origin] | None:
