@@ -22,7 +22,7 @@ from retrofit.analysis.scopes import Binding, Scope, own_nodes, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Result, Value
 from retrofit.training.model.modules import is_layer
-from retrofit.training.torch_api.modules import GRAPH_LAYER_PACKAGES
+from retrofit.training.torch_api.modules import GRAPH_LAYER_PACKAGES, PARAMETERS
 from retrofit.training.torch_api.runtime import CHOSEN_MEAN
 from retrofit.training.torch_api.tensors import (
     CHOOSES,
@@ -68,7 +68,10 @@ class BatchValues:
     ) -> None:
         self.analysis = analysis
         self.draws = draws  # batches without a loader
-        self.loops = {use.loop for loader in loaders for use in loader.uses if use.role == TRAIN}
+        uses = [use for loader in loaders for use in loader.uses if use.role == TRAIN]
+        self.loops = {use.loop for use in uses}
+        self.draws_one = {use.call for use in uses if use.call is not None}  # each gives one batch
+        self._gives = {use.loop for use in uses if use.call is None}  # loops that go through batches
         self.steps = self.loops.union(steps)  # over batches or their parts: each round has a backward pass
         self.calls = {call.call for model in models for call in model.calls}
         self._known: dict[tuple[ast.AST, Scope, bool], frozenset[str]] = {}
@@ -123,14 +126,19 @@ class BatchValues:
                 return [origin.to(part.value, keys=())]  # type: ignore[union-attr]  # graphs.train_mask
             return None
 
-        return any(self._is_drawn(origin) for origin in origins(self.analysis, [Origin(node, scope)], through))
+        steps = origins(self.analysis, [Origin(node, scope)], through)
+        return any(self.is_drawn(step.node, step.scope) for step in steps)
 
-    def _is_drawn(self, origin: Origin) -> bool:
-        node = origin.node
+    def is_drawn(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether this is a batch, or a part of one, where it is drawn: by a loop over them, or by next()."""
         if isinstance(node, ast.Call):
-            return isinstance(node.func, ast.Name) and node.func.id == "next"
-        bindings = bindings_of(self.analysis, node, origin.scope) if isinstance(node, ast.Name) else []
-        return any(binding.node in self.loops and not _is_number(binding) for binding, _ in bindings)
+            return draws_next(node)
+        bindings = bindings_of(self.analysis, node, scope) if isinstance(node, ast.Name) else []
+        return any(self.is_batch(binding) for binding, _ in bindings)
+
+    def is_batch(self, binding: Binding) -> bool:
+        """Return whether a name is what a loop over the batches draws, or a part of it: not their number."""
+        return binding.node in self._gives and not _is_number(binding)
 
     @cached_property
     def given_to_methods(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
@@ -254,7 +262,7 @@ class _Search:
 
     def _look_at_call(self, node: ast.Call, step: _Step) -> list[_Step]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name == "next" and isinstance(node.func, ast.Name):
+        if draws_next(node):
             self._notes[step].add(BATCH)
             return []
         if step.learns and (node in self.values.calls or self._runs_module(node, step.scope)):
@@ -283,7 +291,7 @@ class _Search:
         """Return what a variable is set to, and what is put into the list that it holds where that counts."""
         scope = step.scope
         drawn = [b for b, _ in bindings_of(self.analysis, node, scope) if b.node in self.values.loops]
-        if any(not _is_number(binding) for binding in drawn):
+        if any(self.values.is_batch(binding) for binding in drawn):
             self._notes[step].add(BATCH)
         found = list(self.values.given_to_methods.get(last_name(node), [])) if self.stored else []
         if step.is_index or self.follows_returned:
@@ -318,6 +326,12 @@ def _is_combined_mask(node: ast.AST) -> bool:
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Invert)
     return isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))
+
+
+def draws_next(node: ast.Call) -> bool:
+    """Return whether a call can draw a batch: next(batches), and not next(model.parameters())."""
+    is_next = isinstance(node.func, ast.Name) and node.func.id == "next" and bool(node.args)
+    return is_next and last_name(node.args[0]) not in PARAMETERS
 
 
 def gives_places(node: ast.Call) -> bool:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.branches import is_in_body
 from retrofit.analysis.flow.operands import computed_from, inputs, through_calls
 from retrofit.analysis.flow.reachability import objects_made
@@ -346,11 +345,8 @@ def _is_figure(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 
 
 def _is_of_batch(project: Project, node: ast.AST, scope: Scope) -> bool:
-    """Return whether a name is what the loop over the batches gives it."""
-    if not isinstance(node, ast.Name):
-        return False
-    drawn = [b for b, _ in bindings_of(project.analysis, node, scope) if b.node in project.batch_values.loops]
-    return bool(drawn) and BATCH in project.batch_values.sources_of(node, scope)
+    """Return whether a name is what the loop over the batches gives it; a prefetcher keeps what next() gives."""
+    return isinstance(node, ast.Name) and project.batch_values.is_drawn(node, scope)
 
 
 def _read_by_losses(project: Project, step: Step) -> set[ScopedName]:

@@ -57,13 +57,13 @@ def find_loaders(analysis: Analysis, paths: list[Path], takes_ready_batches: boo
         for expression, scope in loaders_in(analysis, use.expression, use.scope, leave_out):
             builders = frozenset(builders_of_value(analysis, expression, scope))
             drawn_as = EVALUATION if use.role == TRAIN and (expression, scope) not in trained else use.role
-            at = Use(expression, scope, drawn_as, use.loop)
+            at = Use(expression, scope, drawn_as, use.loop, use.call)
             phase = phases.get(use.loop) if use.loop else None
             for variable, role in _variables(analysis, at, phase or _phase_given(analysis, at, silent), untrained):
                 key = variable or expression
                 shared = is_split(analysis, expression, scope) or _entry_is_split(analysis, variable)
                 loader = found.setdefault(key, Loader(variable, builders, is_split=shared))
-                loader.uses.append(Use(expression, scope, role, use.loop))
+                loader.uses.append(Use(expression, scope, role, use.loop, use.call))
     for path in paths:
         if not draws_from(found.values(), path):
             named = dict(_by_name(analysis, path))

@@ -26,12 +26,16 @@ PEEK = "peek"  # a single batch, outside any loop
 
 @dataclass(frozen=True)
 class Use:
-    """One place that draws batches: the expression that is iterated, and whether that trains."""
+    """One place that draws batches: the expression that is iterated, and whether that trains.
+
+    `call`: the next() that draws a single one; what `loop` goes through has no batches then.
+    """
 
     expression: ast.expr
     scope: Scope
     role: str
     loop: LoopNode | None = None
+    call: ast.Call | None = None
 
 
 def drawn_by_next(analysis: Analysis, call: ast.Call, paths: list[Path]) -> Iterator[Use]:
@@ -46,18 +50,18 @@ def drawn_by_next(analysis: Analysis, call: ast.Call, paths: list[Path]) -> Iter
     scope, drawn = analysis.scope_at(source, call), call.args[0]
     loop = _step_with(analysis, call, paths) or _loop_around(source, call)
     if loop is not None and (loop in training_loops or not _is_returned(analysis, call, scope)):
-        yield Use(drawn, scope, _role(source, call, loop, training_loops), loop)
+        yield Use(drawn, scope, _role(source, call, loop, training_loops), loop, call)
         return
     # An object that draws its first batch when it is made is used where its methods are called.
     loops = list(_loops_calling(analysis, call, scope, loop, made=False))
     loops = loops or list(_loops_calling(analysis, call, scope, loop, made=True))
     uses = [
-        Use(expression, where, _role(site.scope.source, site.call, outer, training_loops), outer)
+        Use(expression, where, _role(site.scope.source, site.call, outer, training_loops), outer, call)
         for site, outer in loops
         if loop is None or outer in innermost
         for expression, where in _of_receiver(analysis, site, drawn, scope)
     ]
-    yield from uses or [Use(drawn, scope, PEEK if loop is None else EVALUATION, loop)]
+    yield from uses or [Use(drawn, scope, PEEK if loop is None else EVALUATION, loop, call)]
 
 
 def _step_with(analysis: Analysis, call: ast.Call, paths: list[Path]) -> LoopNode | None:

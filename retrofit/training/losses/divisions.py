@@ -305,7 +305,7 @@ class Reader:
         if isinstance(node, ast.Call):
             return last_name(node) == "next"
         bindings = live_bindings(node, scope)[1] if isinstance(node, ast.Name) else []
-        return any(binding.node in self.values.loops for binding in bindings)
+        return any(self.values.is_batch(binding) for binding in bindings)
 
     def _kind(self, origin: Origin) -> str:
         node, scope, keys = origin

@@ -13,7 +13,7 @@ from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.kinds import Instance
-from retrofit.training.data.batch_values import BATCH
+from retrofit.training.data.batch_values import BATCH, draws_next
 from retrofit.training.data.carried_state import carried_writes, has_samples_of_batch
 from retrofit.training.data.sized.made_before import of_losses
 from retrofit.training.model.modules import is_module
@@ -125,8 +125,11 @@ def _comes_from_model(project: Project, node: ast.expr, scope: Scope) -> bool:
     found = _origins(project, node, scope)
     if not any(part in calls for inner, _ in found for part in walk(inner)):
         return False
-    parts = ((part, where) for inner, where in found for part in walk(inner) if isinstance(part, ast.Name))
-    drawn = (binding.node for part, where in parts for binding in where.bindings.get(part.id, []))
+    parts = [(part, where) for inner, where in found for part in walk(inner) if isinstance(part, (ast.Name, ast.Call))]
+    if any(isinstance(part, ast.Call) and draws_next(part) for part, _ in parts):
+        return True
+    names = ((part, where) for part, where in parts if isinstance(part, ast.Name))
+    drawn = (binding.node for part, where in names for binding in where.bindings.get(part.id, []))
     return project.draws.is_used or any(loop in loops for loop in drawn)
 
 

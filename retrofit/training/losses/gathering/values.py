@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from retrofit.analysis.calls import CallSite, default_of, given_parameters, last_name
+from retrofit.analysis.calls import CallSite, default_of, given_parameters
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
@@ -104,7 +104,8 @@ class ValueReader:
         if isinstance(node, ast.Attribute):
             return self._of_attribute(node, scope, path)
         if isinstance(node, ast.Call):
-            return self.calls.value(node, scope, path)
+            is_batch = node in self.project.batch_values.draws_one
+            return Value(PLAIN) if is_batch else self.calls.value(node, scope, path)
         if isinstance(node, ast.Subscript):
             return self._of_setting(self._of_subscript(node, scope, path), node, scope)
         if isinstance(node, (ast.Tuple, ast.List)):
@@ -176,8 +177,7 @@ class ValueReader:
     def _of_item(self, binding: Binding, scope: Scope, path: Path) -> Value:
         assert binding.value is not None
         if binding.node in self.project.batch_values.loops:
-            is_number = last_name(binding.value) == "enumerate" and binding.path[:1] == (0,)
-            return Value(FIXED if is_number else PLAIN)
+            return Value(PLAIN if self.project.batch_values.is_batch(binding) else FIXED)
         found = self.value(binding.value, scope, (None, *binding.path))
         if found.kind in ROWS and SAMPLES in self.lists.entries(binding.value, scope):
             return other("it goes through the samples one by one")
