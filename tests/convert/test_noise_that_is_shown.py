@@ -63,3 +63,48 @@ def test_shown_noise_keeps_its_rows(tmp_path: Path, shown: str) -> None:
 def test_noise_of_a_loss_has_the_rows_of_a_rank(tmp_path: Path, noise: str) -> None:
     lines = converted(tmp_path, SCRIPT.format(noise=noise, shown=SHOWN["without gradients"]))
     assert "fixed = torch.randn(rd.data.own_batch_size(size), 3)" in lines
+
+
+SHARED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def noise(count):
+    return torch.empty(count, 3).normal_()
+
+
+def fake(model, count):
+    return model(noise(count))
+
+
+def pictures(model, count, label):
+    {shown}
+    with torch.no_grad():
+        return model(z) + torch.tensor([[label]] * count)
+
+
+size = 8
+batches = iter(DataLoader(TensorDataset(torch.randn(640, 3)), size))
+model, other = nn.Linear(3, 3), nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(9):
+    x = next(batches)[0]
+    loss = other(fake(model, size)).mean() - other(model(x)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 3 == 0:
+        torch.save(pictures(model, size, 1.0), f"{{step}}.pt")
+"""
+
+
+@pytest.mark.parametrize("shown", ["z = noise(count)", "z = 2 * noise(count=count)", "z = noise(2 * count)[:count]"])
+def test_a_function_that_draws_for_pictures_too_is_told_by_the_training_alone(shown: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, SHARED.format(shown=shown))
+    (line,) = (line for line in lines if "own_batch_size" in line)
+    assert line in ("return model(noise(rd.data.own_batch_size(count)))", SHARED_TOLD)
+
+
+SHARED_TOLD = "loss = other(fake(model, rd.data.own_batch_size(size))).mean() - other(model(x)).mean()"

@@ -57,8 +57,7 @@ def written_sizes(project: Project) -> Iterator[WrittenSize]:
             if size in known or is_of_whole_rows(project, size, where):
                 continue
             known.add(size)  # a variable may be read several times
-            outer = where.source.parents[size]
-            if isinstance(outer, ast.Call) and last_name(outer) in SPLIT:
+            if _is_split(where.source.parents[size]):
                 continue
             is_set_before = (node, scope) not in before and size not in project.nodes_in_batches
             is_kept = is_set_before or before.get((node, scope)) or _is_evaluated(project, node, scope, before)
@@ -67,8 +66,23 @@ def written_sizes(project: Project) -> Iterator[WrittenSize]:
 
 def _made_in_batches(project: Project) -> Iterator[tuple[Made, Scope]]:
     for node, scope in project.in_batches:
-        if isinstance(node, (ast.Call, ast.BinOp)) and _is_shaped(project, node, scope):
+        if not isinstance(node, (ast.Call, ast.BinOp)) or not _is_shaped(project, node, scope):
+            continue
+        if node in of_losses(project) or not _is_apart(project, scope):
             yield node, scope
+
+
+def _is_apart(project: Project, scope: Scope) -> bool:
+    """Return whether a function has nothing of the batch, and gives nothing to a loss: it makes pictures of noise."""
+    known: dict[Scope, bool] = project.analysis.fact("functions apart from the batch", dict)
+    if scope not in known:
+        sites = project.analysis.callers(scope.node) if isinstance(scope.node, FUNCTIONS) else []
+        given = [
+            (part, site.scope) for site in sites for part in (*site.call.args, *(k.value for k in site.call.keywords))
+        ]
+        has_batch = any(project.batch_values.sources_of(part, where) for part, where in given)
+        known[scope] = bool(sites) and not has_batch and not _calls_for_losses(project, scope)
+    return known[scope]
 
 
 def _drawing(project: Project) -> Iterator[Scope]:
@@ -123,16 +137,52 @@ def _sizes_of(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[a
     """
     either = [place for place in _either(project, node, scope) if place in project.batch_sizes]
     if (node, scope) in project.batch_sizes:
-        yield node, scope  # type: ignore[misc]
+        yield from _told(project, node, scope)  # type: ignore[arg-type]
     elif either:
         yield from either
     elif isinstance(node, ast.Name) and isinstance(scope.node, FUNCTIONS) and node.id in given_parameters(scope):
-        for given, where, _ in given_for(project.analysis, node.id, scope, (), project.nodes_in_batches):
+        calls = _calls_for_losses(project, scope) or project.nodes_in_batches
+        for given, where, _ in given_for(project.analysis, node.id, scope, (), calls):
             if given in project.nodes_in_batches and (given, where) in project.batch_sizes:
                 yield given, where
     else:
         for part in ast.iter_child_nodes(node):
             yield from _sizes_of(project, part, scope)
+
+
+def _given_for_losses(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]] | None:
+    """Return the sizes that a function is told for what losses are computed from, where it is called for others, too.
+
+    An evaluation between the steps draws noise by the same function, and as much of it as it has labels. None for a
+    size that the function is not told, or for losses alone.
+    """
+    if not isinstance(node, ast.Name) or not isinstance(scope.node, FUNCTIONS):
+        return None
+    if node.id not in given_parameters(scope) or len(scope.bindings.get(node.id, [])) > 1:
+        return None
+    trained = _calls_for_losses(project, scope)
+    if not trained or len(trained) == len(project.analysis.callers(scope.node)):
+        return None
+    given = [(value, where) for value, where, _ in given_for(project.analysis, node.id, scope, (), trained)]
+    left = [(value, where) for value, where in given if not _is_split(value)]
+    if not all(place in project.batch_sizes for place in left):
+        return None
+    return [size for place in left for size in _told(project, *place)]
+
+
+def _calls_for_losses(project: Project, scope: Scope) -> set[ast.Call]:
+    """Return the calls of a function that losses are computed from."""
+    return {site.call for site in project.analysis.callers(scope.node)} & of_losses(project).keys()  # type: ignore[arg-type]
+
+
+def _told(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
+    """Return where a size is written that is that of a rank: in a function, or where that is told it."""
+    given = _given_for_losses(project, node, scope)
+    return [(node, scope)] if given is None else given
+
+
+def _is_split(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node) in SPLIT
 
 
 def _either(project: Project, node: ast.AST, scope: Scope) -> list[tuple[ast.expr, Scope]]:
