@@ -8,6 +8,8 @@ from . import runtime
 from .output import COUNTING_BARS, PROGRESS_BARS
 
 # Loaders, with those that other libraries derive from torch's, and the parameters of torch's in their order.
+# Packages of data sets, and of what gives batches of them.
+DATA_PACKAGES = ("torch.utils.data.", "torchvision.datasets.", "torchaudio.datasets.", "torchtext.", "datasets.")
 LOADERS = frozenset(
     {
         "torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader",

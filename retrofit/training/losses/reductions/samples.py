@@ -15,6 +15,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalClass, Result, Value
 from retrofit.training.data.batch_values import BATCH, BatchValues
 from retrofit.training.data.drawn import is_loader
+from retrofit.training.torch_api.data import DATA_PACKAGES
 from retrofit.training.torch_api.tensors import COUNT_METHODS
 
 from ..divisions import SIZE, Reader
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 NAMES = re.compile(r"batch|^bsz?$|_bsz?$", re.IGNORECASE)
 OTHERS = re.compile(r"batches|accum|per_batch|(n|num|nb)_?batch$|norm", re.IGNORECASE)  # numbers of batches
 LOADERS = re.compile(r"load|data|self$", re.IGNORECASE)
-SAMPLES_OF = ("torch.utils.data.", "torchvision.datasets.", "torchaudio.datasets.", "torchtext.", "datasets.")
 
 
 class SampleLoops:
@@ -198,7 +198,7 @@ def _holds_no_batch(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 def _is_no_batch(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Display):
         return isinstance(value.node, (ast.List, ast.Tuple, ast.Set, ast.Dict))
-    is_data = isinstance(value, Result) and value.builder.startswith(SAMPLES_OF)
+    is_data = isinstance(value, Result) and value.builder.startswith(DATA_PACKAGES)
     return is_data or isinstance(value, (Instance, LocalClass)) or is_loader(analysis, value)
 
 
