@@ -181,6 +181,32 @@ RARELY_SAVED = ORDER_NOT_RESTORED.replace(
     torch.save({"model": model.state_dict()}, "model.pt")
 """,
 )
+NOISE_OF_NUMPY = """\
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+np.random.seed(0)
+loader = DataLoader(TensorDataset(torch.randn(40, 5)), 8, shuffle=True)
+generator, critic = torch.nn.Linear(3, 5), torch.nn.Sequential(torch.nn.Linear(5, 1), torch.nn.Sigmoid())
+of_generator = torch.optim.SGD(generator.parameters(), lr=0.05)
+of_critic = torch.optim.SGD(critic.parameters(), lr=0.05)
+criterion = torch.nn.BCELoss()
+for epoch in range(2):
+    for (x,) in loader:
+        real, made = torch.ones(x.shape[0], 1), torch.zeros(x.shape[0], 1)
+        noise = torch.Tensor(np.random.normal(0, 1, (x.shape[0], 3)))
+        of_generator.zero_grad()
+        fake = generator(noise)
+        criterion(critic(fake), real).backward()
+        of_generator.step()
+        of_critic.zero_grad()
+        loss = (criterion(critic(x), real) + criterion(critic(fake.detach()), made)) / 2
+        loss.backward()
+        of_critic.step()
+    print(f"epoch {epoch} loss {loss.item():.5f}")
+"""
 SCRIPTS = {
     "slices": SLICES,
     "generator": GENERATOR,
@@ -189,6 +215,7 @@ SCRIPTS = {
     "shuffled evaluation": SHUFFLED_EVALUATION,
     "order not restored": ORDER_NOT_RESTORED,
     "rarely saved": RARELY_SAVED,
+    "noise of numpy": NOISE_OF_NUMPY,
 }
 
 

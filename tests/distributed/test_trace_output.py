@@ -287,7 +287,7 @@ def test_wandb(packages, record, mode):
     assert mode or wandb.history[1] == ({"lr": 0.1}, None, False)
 
 
-def test_a_run_of_wandb_that_a_rank_disables_is_no_log(packages, record, monkeypatch):
+def test_a_run_of_wandb_that_a_rank_disables_does_not_count(packages, record, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     (packages / "wandb.py").write_text(WANDB)
     sys.modules.pop("wandb", None)

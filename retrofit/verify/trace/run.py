@@ -32,6 +32,7 @@ from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.snapshot import snapshot
 from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
+from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.streams import Streams
 
@@ -98,6 +99,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     steps.install()
     if settings.controlled:
         OwnBatches(loaders).install()
+        install_numpy_draws(operators.draws)
         use_float64()
     _disable_compile()
     # A fork server for loader workers is not needed: they run inside the process. The rest of multiprocessing starts

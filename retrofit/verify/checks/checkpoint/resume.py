@@ -30,9 +30,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     many, resumed = runs["many"], runs["resumed"]
     own = fails_as_before(runs, resumed)
     if own is not None:
-        return not_applicable(
-            check, title, f"before the change it does not resume on one process either: {own}"
-        )
+        return not_applicable(check, title, f"before the change it does not resume on one process either: {own}")
     if disagreement(many) is not None:
         reason = "the ranks hold different weights, and a checkpoint holds those of one (see ranks_agree)"
         return not_applicable(check, title, reason)

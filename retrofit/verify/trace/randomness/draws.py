@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -47,13 +47,26 @@ class RowDraws:
         self.may_pick: Callable[[], bool] = bool  # whether a draw of numbers may be that of the next batch
         self.parts: Callable[[], list[list[int]]] = lambda: [list(range(len(rows())))]  # the rows of each rank
         self._record = record
-        self._rows = rows
-        self._key = key
+        self.rows = rows
+        self.key = key
         self._reported: set[tuple[str, str]] = set()
         self._layout = RowLayout(rows)
 
     def new_batch(self) -> None:
         self._layout.clear()
+
+    def place_of(self, name: str, shape: Sequence[int], args: Sequence[Any]) -> Place | None:
+        """Return where the rows are in what a function of another library draws, None where they are not.
+
+        In a batch, where they are not found, that is recorded.
+        """
+        rows = self.rows()
+        if not rows or tuple(shape) == (1,) or (name in _PICKS and self.may_pick()):
+            return None
+        place = self._layout.find(shape)
+        if place is None or (name in _INDEX_DRAWS and shape[place.dim] in args[:2]):
+            self._report(name, torch.Size(shape))
+        return place
 
     def controlled(self, func: Any, run: Run) -> Run:
         """Return how to run this operator; `run` itself where chance has no part in it."""
@@ -66,12 +79,12 @@ class RowDraws:
         return lambda args, kwargs: self._draw(func, name, args, kwargs)
 
     def _draw(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        rows = self._rows()
+        rows = self.rows()
         if not rows or kwargs.get("generator") is not None or any(isinstance(arg, torch.Generator) for arg in args):
             return func(*args, **kwargs)
         if not _is_active(func, args, kwargs) or (name in _PICKS and self.may_pick()):
             return func(*args, **kwargs)
-        key = self._key()
+        key = self.key()
         generator = _default_generator(args, kwargs)
         state = generator.get_state()
         try:
