@@ -1,1 +1,1 @@
-"""What goes wrong in a job is noticed, explained and said once: a rank that fails or waits, figures of one rank."""
+"""Notice what goes wrong in a job and say it once: a rank that fails or waits, a figure that is one rank's."""

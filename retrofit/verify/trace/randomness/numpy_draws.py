@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -69,7 +68,7 @@ def _shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int
     if size is None or any(getattr(other, "shape", ()) or isinstance(other, (list, tuple)) for other in others):
         return None
     shape = [int(length) for length in (size if isinstance(size, (list, tuple)) else [size])]
-    return shape if shape and math.prod(shape) else None
+    return shape if shape and all(shape) else None
 
 
 def _with_size(
