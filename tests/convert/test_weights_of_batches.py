@@ -105,6 +105,14 @@ def test_weights_of_one_sample_are_unchanged(lines: list[str], tmp_path: Path) -
     assert not any("batch_sum" in line for line in converted(tmp_path, script({"own": lines})))
 
 
+@pytest.mark.parametrize("figure", ["loss.detach() / size", "loss.item() / size"])
+def test_a_figure_of_all_ranks_is_divided_by_the_batch_of_all_ranks(figure: str, tmp_path: Path) -> None:
+    text = script({"root": ["loss = torch.sqrt(F.mse_loss(out, inputs, reduction='sum'))"]})
+    text = text.replace("def root():", "def root(size=6):").replace("loss.item())", f"{figure})")
+    lines = converted(tmp_path, text.replace("batch_size=6", "batch_size=size"))
+    assert any("/ rd.loss.global_batch(size)" in line for line in lines)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_training_is_that_of_one_process(world_size: int, tmp_path: Path, launcher: Launcher) -> None:
     (tmp_path / "train.py").write_text(script({**SUMS, **MEANS, **OF_SIZE}))

@@ -75,6 +75,18 @@ for images, labels in loader:
     loss = criterion(model(images, noise.sample((batch_size,))), labels)
     loss.backward()
 """,
+    # as many entries as are asked for
+    """\
+import random
+
+batch_size = 8
+loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))
+for images, labels in loader:
+    starts = torch.tensor(random.choices(range(9), k=batch_size))
+    ends = starts + torch.from_numpy(np.random.choice(9, batch_size))
+    kinds = torch.multinomial(torch.ones(3), batch_size, replacement=True)
+    criterion(model(images) + starts[:, None] / ends[:, None] + kinds[:, None], labels).backward()
+""",
     """\
 batch_size = 8
 loader = rd.distribute_loader(DataLoader(dataset, batch_size, drop_last=True))

@@ -20,7 +20,7 @@ from retrofit.training.data.sized.made_before import made_before, of_losses, rep
 from retrofit.training.data.sized.resized_views import resized_tensors
 from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
 from retrofit.training.model.gradients import has_gradients
-from retrofit.training.torch_api.draws import DISTRIBUTIONS, SAMPLES
+from retrofit.training.torch_api.draws import COUNTED, DISTRIBUTIONS, SAMPLES, of_common_stream
 from retrofit.training.torch_api.runtime import OWN_SAMPLES
 from retrofit.training.torch_api.tensors import DRAWN, FILLED, NEW, REPEATS, TENSOR_CLASSES, VIEWS
 
@@ -103,6 +103,8 @@ def _is_shaped(project: Project, node: Made, scope: Scope) -> bool:
     if not isinstance(node, ast.Call):
         return repeats_list(node)
     names = project.analysis.called(node, scope)
+    if not COUNTED.keys().isdisjoint(map(of_common_stream, names)):
+        return True  # as many entries as it is told: random.choices(steps, k=batch_size)
     is_sample = any(name.startswith(DISTRIBUTIONS) and name.rpartition(".")[2] in SAMPLES for name in names)
     return (is_sample or last_name(node) in SHAPED) and not _is_only_shown(project, node, scope)
 

@@ -28,7 +28,7 @@ from retrofit.training.torch_api.runtime import (
     TRAINING_SHARES,
     WHOLE_BATCHES,
 )
-from retrofit.training.torch_api.tensors import ENTRYWISE, GIVEN_RESULT, WITHOUT_HISTORY
+from retrofit.training.torch_api.tensors import ENTRYWISE, GIVEN_RESULT
 
 from .. import Project
 from ..data import shapes
@@ -53,7 +53,15 @@ from .model_outputs import may_be_loss, outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
-from .size_uses import are_sets, counts_epoch, divides_by_open_size, is_batch_size, is_carried_count, is_multiplied
+from .size_uses import (
+    are_sets,
+    counts_epoch,
+    divides_by_open_size,
+    divides_whole_figure,
+    is_batch_size,
+    is_carried_count,
+    is_multiplied,
+)
 from .together import gives_the_same, made_the_same
 
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
@@ -268,7 +276,7 @@ class TorchDomain:
             getattr(node.left, "value", None), (int, float)
         ):
             return mixed(given)
-        if isinstance(node.op, ast.Div) and not flows[0].differs and self._divides_a_figure(node.left, flows[1]):
+        if divides_whole_figure(self.project, node, flows):
             return NONE
         if flows[0].kind == SUM and divides_by_open_size(self.project, node):
             self.bonds.add(flows[0].roots | {flows[0].place, None})  # which leaves it that of one rank
@@ -277,14 +285,6 @@ class TorchDomain:
         if kind in (OTHER, SAME) or any(flow.roots for flow in given):
             return self._bound(given)
         return self._combined(kind, given)
-
-    def _divides_a_figure(self, dividend: ast.expr, divisor: Flow) -> bool:
-        """Return whether a batch size divides what a batch that all ranks have gave, and no number of steps."""
-        if divisor.kind != BATCH_SIZE or divisor.place is None:
-            return False
-        origins = self.project.ranks.origins(dividend, divisor.place.scope)
-        parts = (part for node, _ in origins for part in walk(node))
-        return any(isinstance(part, ast.Attribute) and part.attr in WITHOUT_HISTORY for part in parts)
 
     def _bound(self, given: list[Flow]) -> Flow:
         """Return what is computed from several values, and take note that they belong together."""

@@ -11,9 +11,12 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import SETS
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.distributed import WORLD_SIZE
+from retrofit.training.torch_api.tensors import WITHOUT_HISTORY
 
 from ..data.drawn import builders_of_value, loaders_in
 from ..data.loaders import TRAIN
+from ..losses.reductions.kinds import GLOBAL
+from ..losses.reductions.reduction import loss_kind
 from ..optimizer.schedules import rate_terms
 from .kinds import BATCH_SIZE, SIZE
 
@@ -110,3 +113,17 @@ def divides_by_open_size(project: Project, node: ast.BinOp) -> bool:
     parts = list(walk(node.right))
     is_scale = isinstance(node.right, ast.Constant) and str(node.right.value).strip("0.") in ("", "1")  # to a unit
     return not is_scale and not any(isinstance(part, ast.Call) and last_name(part) == "len" for part in parts)
+
+
+def divides_whole_figure(project: Project, node: ast.BinOp, sides: list[Flow]) -> bool:
+    """Return whether a batch size divides what a batch gave that every rank has whole, and no number of steps."""
+    dividend, divisor = sides
+    if dividend.differs or divisor.kind != BATCH_SIZE or divisor.place is None or not isinstance(node.op, ast.Div):
+        return False
+    origins = project.ranks.origins(node.left, divisor.place.scope)
+    parts = ((part, scope) for node, scope in origins for part in walk(node))
+    read = [
+        (part.value, scope) for part, scope in parts if isinstance(part, ast.Attribute) and part.attr in WITHOUT_HISTORY
+    ]
+    is_of_all_ranks = any(GLOBAL in loss_kind(project, *place).parts for place in read)
+    return bool(read) and not is_of_all_ranks
