@@ -343,6 +343,15 @@ _ALL = (
         "teacher = nn.SyncBatchNorm.convert_sync_batchnorm(teacher), or teacher.eval() where that is meant.",
         (SYNC_BATCHNORM,),
     ),
+    Rule(
+        "RF215",
+        "gradient-hooked-per-rank",
+        "A hook on a parameter runs before DDP averages its gradient: what it clips, or keeps, is the gradient of one "
+        "rank's samples, and the mean of clipped gradients is not the clipped mean.",
+        "parameter.register_hook(lambda gradient: hook(rd.collectives.reduce_mean(gradient))), on every rank.",
+        "Change the gradients between backward() and step(): torch.nn.utils.clip_grad_value_(model.parameters(), 1).",
+        (DDP,),
+    ),
     # --- RF3: loss and learning rate ------------------------------------------------------------------------------
     Rule(
         "RF301",

@@ -51,10 +51,10 @@ def _derives(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
         given = [inputs] if inputs is not None else []
     elif any(isinstance(v, Result) and v.builder in GRADIENT_TRANSFORMS for v in analysis.evaluate(call.func, scope)):
         given = call.args
-    return any(_are_parameters(analysis, node, scope) for node in given)
+    return any(are_parameters(analysis, node, scope) for node in given)
 
 
-def _are_parameters(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+def are_parameters(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether a value is, or lists, parameters of a model: not what a model makes of them."""
     parts = origins(analysis, [Origin(node, scope)], partial(_listed, analysis))
     return any(_is_of_model(analysis, part.node, part.scope) for part in parts)

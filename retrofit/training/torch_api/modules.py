@@ -183,6 +183,7 @@ HOOKING = frozenset({
     "register_forward_pre_hook", "register_forward_hook", "register_full_backward_hook", "register_backward_hook",
     "register_full_backward_pre_hook",
 })  # fmt: skip
+HOOKS_GRADIENT = "register_hook"  # of a tensor
 DERIVING = ("torch.autograd.functional.", "torch.func.", "functorch.")  # packages
 # Packages that attack, or explain, a model by the gradients of its inputs.
 ATTACKING = (

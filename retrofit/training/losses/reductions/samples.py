@@ -192,10 +192,10 @@ def _is_drawn_from(values: BatchValues, node: ast.expr, scope: Scope) -> bool:
 def _holds_no_batch(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether all that an expression can be is known, and nothing of a batch: a loader, samples, a list."""
     known = analysis.evaluate(node, scope)
-    return bool(known) and all(_is_no_batch(analysis, value) for value in known)
+    return bool(known) and all(_counts_otherwise(analysis, value) for value in known)
 
 
-def _is_no_batch(analysis: Analysis, value: Value) -> bool:
+def _counts_otherwise(analysis: Analysis, value: Value) -> bool:
     if isinstance(value, Display):
         return isinstance(value.node, (ast.List, ast.Tuple, ast.Set, ast.Dict))
     is_data = isinstance(value, Result) and value.builder.startswith(DATA_PACKAGES)
