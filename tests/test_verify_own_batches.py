@@ -207,6 +207,43 @@ for epoch in range(2):
         of_critic.step()
     print(f"epoch {epoch} loss {loss.item():.5f}")
 """
+ROUNDING_OF_ZERO = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(40, 5)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8, shuffle=True)
+# The bias of the first layer has no gradient but for rounding, which Adam makes a step of any size.
+model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1, eps=1e-15)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        optimizer.step()
+"""
+CUT_EVALUATION = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(40, 5)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8, shuffle=True)
+held_out = DataLoader(TensorDataset(x[:37], x[:37].sum(1, keepdim=True)), 8, shuffle=True, drop_last=True)
+model = torch.nn.Linear(5, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        optimizer.step()
+    losses = []
+    for x, y in held_out:  # with gradients
+        losses.append((model(x) - y).pow(2).mean().item())
+    print(f"epoch {epoch}: held out {len(losses)}")
+"""
 SCRIPTS = {
     "slices": SLICES,
     "generator": GENERATOR,
@@ -216,6 +253,8 @@ SCRIPTS = {
     "order not restored": ORDER_NOT_RESTORED,
     "rarely saved": RARELY_SAVED,
     "noise of numpy": NOISE_OF_NUMPY,
+    "rounding of a zero gradient": ROUNDING_OF_ZERO,
+    "shuffled evaluation without its last batch": CUT_EVALUATION,
 }
 
 

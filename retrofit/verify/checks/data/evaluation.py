@@ -89,7 +89,9 @@ def _fault_of_one(many: Run, whole: Iteration, tally: Tally) -> Finding | None:
     tally.samples = max(tally.samples, len(whole.delivered))
     expected = Counter(whole.delivered)
     draws = {rank: Counter(share.delivered) for rank, share in ended.items()}
-    if all(draw == expected for draw in draws.values()):
+    first = next(iter(draws.values()))
+    others = expected if not _is_cut_by_chance(whole) or not _is_as_large(first, expected) else first
+    if all(draw == others for draw in draws.values()):
         if len(draws) > 1:
             tally.notes.append("every rank evaluates everything: right, but N times the work")
         elif many.world_size > 1:
@@ -102,9 +104,8 @@ def _judge(together: Counter[Any], expected: Counter[Any], whole: Iteration, wor
     repeated, absent = together - expected, expected - together
     if not repeated and not absent:
         return None
-    is_cut_by_chance = whole.begin.drop_last and "RandomSampler" in whole.begin.samplers
-    if is_cut_by_chance and max(together.values()) == 1 and sum(together.values()) == sum(expected.values()):
-        return None  # a shuffled evaluation that leaves out its last batch leaves out others each time
+    if _is_cut_by_chance(whole) and _is_as_large(together, expected):
+        return None
     total, length = sum(together.values()), len(whole.delivered)
     padded = -(-length // world) * world
     name = whole.dataset
@@ -118,6 +119,16 @@ def _judge(together: Counter[Any], expected: Counter[Any], whole: Iteration, wor
     if repeated:
         parts.append(f"{count(sum(repeated.values()), 'sample')} too many (sample {min(repeated, key=str)})")
     return Finding(f"the ranks together do not evaluate {name} exactly once", "RF111", value=", ".join(parts))
+
+
+def _is_cut_by_chance(whole: Iteration) -> bool:
+    """Return whether a shuffled evaluation leaves out its last batch: others each time."""
+    return whole.begin.drop_last and "RandomSampler" in whole.begin.samplers
+
+
+def _is_as_large(draws: Counter[Any], expected: Counter[Any]) -> bool:
+    """Return whether as many samples are drawn, each once."""
+    return max(draws.values()) == 1 and sum(draws.values()) == sum(expected.values())
 
 
 def _at(rank: RankTrace, whole: Iteration) -> Iteration | None:

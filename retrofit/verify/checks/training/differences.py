@@ -13,6 +13,7 @@ from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerS
 
 from .ranks_agree import initial_disagreement, parameter_names
 
+ROUNDING = 1e-12  # of the largest gradient: what is left of one that is zero (a bias before a BatchNorm layer)
 SMALL = 1e-3  # of the largest: what is smaller is compared with this, not with itself (rounding of a zero)
 LOSS, GRADIENTS, PARAMETERS = "loss", "gradients", "parameters"
 
@@ -51,11 +52,30 @@ def differences(runs: Runs, quantity: str) -> list[StepDifference]:
     if quantity == LOSS:
         return _loss_differences(many, reference, steps)
     found = []
+    arbitrary: dict[int, set[int]] = {}  # by optimizer, the parameters that followed rounding errors alone so far
     for step in steps:
         ours, theirs = many.main.steps[step], reference.main.steps[step]
         names = parameter_names(many.main, ours)
-        found.append(_tensor_difference(step, names, tensors_of(ours, quantity), tensors_of(theirs, quantity)))
+        tensors = tensors_of(ours, quantity), tensors_of(theirs, quantity)
+        if quantity == PARAMETERS:
+            fresh = _of_rounding_alone(ours, theirs)
+            left_out = arbitrary[ours.optimizer] = arbitrary.get(ours.optimizer, fresh) & fresh
+            tensors = _without(tensors[0], left_out), _without(tensors[1], left_out)
+        found.append(_tensor_difference(step, names, *tensors))
     return found
+
+
+def _without(tensors: Sequence[Fingerprint | None], left_out: set[int]) -> list[Fingerprint | None]:
+    return [None if i in left_out else tensor for i, tensor in enumerate(tensors)]
+
+
+def _of_rounding_alone(ours: OptimizerStep, theirs: OptimizerStep) -> set[int]:
+    """Return the parameters of which the gradient is rounding alone, which Adam makes a step of any size."""
+    if ours.dtype != "float64":
+        return set()
+    norms = [[abs(gradient[0]) if gradient else 0.0 for gradient in step.gradients] for step in (ours, theirs)]
+    largest = max((norm for of_run in norms for norm in of_run), default=0.0)
+    return {i for i, pair in enumerate(zip(*norms)) if all(0.0 < norm <= ROUNDING * largest for norm in pair)}
 
 
 def tensors_of(step: OptimizerStep, quantity: str) -> Sequence[Fingerprint | None]:
