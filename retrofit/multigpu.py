@@ -2725,6 +2725,11 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
     return size
 
 
+def keep_total_batch() -> None:
+    """Let a batch size count all processes, as `--batch global` does: each keeps its rows of every batch."""
+    set_options(SimpleNamespace(batch="global"))  # type: ignore[arg-type]
+
+
 def own_batches(number: int) -> int:
     """Return how many whole batches this rank draws of so many that one process does: all with `--batch global`."""
     return number if get_option("batch") == "global" else number // get_world_size() or number
@@ -4894,4 +4899,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 31097f4d1801233bc19f7c2c0dc3fb6d29fac6de9d9971fda89006fc47e6c93a
+# Unchanged while the text above has the SHA-256 78de3ce519614f9d358460f003f0cd5211527f4b4a8540144af8d0dea24173e6

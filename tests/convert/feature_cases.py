@@ -166,8 +166,7 @@ FEATURE_CASES = [
         name="recurrent_hidden_state",
         arguments=["--epochs", "2"],
         checkpoint="lm.pt",
-        refused="the hidden state is carried over from batch to batch, the batches are cut from one sequence",
-        note="batchify and get_batch in place of a DataLoader; parameters updated by hand; lr / 4 by validation loss",
+        note="a hidden state is carried from batch to batch; batchify and get_batch; parameters updated by hand",
     ),
     Case(
         name="iterable_dataset",

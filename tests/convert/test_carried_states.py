@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from convert.conversion import conversion
+from convert.conversion import conversion, converted
 
 SCRIPT = """\
 import sys
@@ -51,20 +51,37 @@ CARRIED = {
     "by two names": ("h = c = torch.zeros(1, 8, 8)", "out, (h, c) = model(x, (h.detach(), c.detach()))"),
     "by a starred name": ("state = ()", "found = model(x, *state)\nout, *state = found[0], forget(found[1])"),
     "of an index": ("state = None", "found = model(x, state)\nout, state = found[0], forget(found[1])"),
-    "by its keyword": ("state = None", "out, state = model(x, state=state)\nstate = forget(state)"),
     "by a function": ("state = None", "out, state = step(x, state)"),
     "as the last of a list": ("states = [None]", "out, state = model(x, states[-1])\nstates.append(forget(state))"),
     "in an entry": ("states = {0: None}", "out, state = model(x, states[0])\nstates[0] = forget(state)"),
-    "begun again at times": (
-        "state = None",
-        "if number % 3 == 0:\n    state = None\nout, state = model(x, state)\nstate = forget(state)",
-    ),
     "begun again for another size": (
         "state = None",
         "if state is not None and state[0].shape[1] != len(x):\n    state = None\n"
         "out, state = model(x, state)\nstate = forget(state)",
     ),
 }
+ROWS = {
+    "plain": ("state = None", "out, state = model(x, state)\nstate = forget(state)"),
+    "by its keyword": ("state = None", "out, state = model(x, state=state)\nstate = forget(state)"),
+    "by two names": (
+        "h = c = None",
+        "out, (h, c) = model(x, None if h is None else (h, c))\nh, c = h.detach(), c.detach()",
+    ),
+    "begun again at times": (
+        "state = None",
+        "if number % 3 == 0:\n    state = None\nout, state = model(x, state)\nstate = forget(state)",
+    ),
+    "cut off its history before": (
+        "state = None",
+        "if state is not None:\n    state = tuple(value.detach() for value in state)\nout, state = model(x, state)",
+    ),
+}  # fmt: skip
+CHANGED = {
+    "set to 0": "out, state = model(x, state)\nstate = forget(state)\nstate[0][:, number] = 0",
+    "a mean of the batch": "out, state = model(x, state)\nstate = tuple(v.detach().mean(1, True) for v in state)",
+    "halved": "out, state = model(x, state)\nstate = tuple(value.detach() * keep for value in state)",
+    "an entry": "out, state = model(x, state)\nstate[0] = state[0].detach()",
+}  # fmt: skip
 NOT_CARRIED = {
     "begun for each batch": ("state = None", "state = None\nout, state = model(x, state)"),
     "begun in both branches": (
@@ -86,6 +103,32 @@ def script(start: str, step: str) -> str:
 def test_a_state_that_is_carried_is_refused(tmp_path: Path, way: str) -> None:
     refusals = conversion(tmp_path, script(*CARRIED[way])).refusals
     assert {finding.kind for finding in refusals} == {"carried-state"}
+
+
+@pytest.mark.parametrize("way", ROWS)
+def test_each_process_keeps_its_rows_of_a_state(tmp_path: Path, way: str) -> None:
+    assert "rd.data.keep_total_batch()" in converted(tmp_path, script(*ROWS[way]))
+
+
+@pytest.mark.parametrize("way", CHANGED)
+def test_a_state_that_is_changed_otherwise_is_refused(tmp_path: Path, way: str) -> None:
+    refusals = conversion(tmp_path, script("state = None", CHANGED[way])).refusals
+    assert {finding.kind for finding in refusals} <= {"carried-state", "samples-kept"} and refusals
+
+
+STATISTIC = """\
+        out, state = self.rnn(x, None)
+        mean = out.mean((0, 1)).detach() + (0 if mean is None else mean)
+        return self.head(out - mean), mean
+"""
+
+
+def test_a_statistic_that_a_model_returns_is_not_a_state_of_rows(tmp_path: Path) -> None:
+    forward = "    def forward(self, x, mean=None):\n" + STATISTIC + "\n\n"
+    text = script("mean = None", "out, mean = model(x, mean)")
+    start, end = text.index("    def forward"), text.index("def forget")
+    result = conversion(tmp_path, text[:start] + forward + text[end:])
+    assert not [file for file in result.files if "keep_total_batch" in file.text]
 
 
 @pytest.mark.parametrize("way", NOT_CARRIED)

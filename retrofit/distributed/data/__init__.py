@@ -2,7 +2,15 @@
 
 from .batch import gather_batch
 from .draws import batch_of_ranks, draw_together, own_draw, own_part, whole_batches
-from .loaders import distribute_loader, micro_batch, own_batch_size, own_batches, samples_per_step, set_epoch
+from .loaders import (
+    distribute_loader,
+    keep_total_batch,
+    micro_batch,
+    own_batch_size,
+    own_batches,
+    samples_per_step,
+    set_epoch,
+)
 from .sharding import DistributedLoader, loader_workers
 
 __all__ = [
@@ -11,6 +19,7 @@ __all__ = [
     "distribute_loader",
     "draw_together",
     "gather_batch",
+    "keep_total_batch",
     "loader_workers",
     "micro_batch",
     "own_batch_size",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..collectives import broadcast_object
-from ..process.options import get_option
+from ..process.options import get_option, set_options
 from ..process.process_group import get_world_size, require_group
 from .batch import DrawnAhead, batches_in_use, training_batches
 from .batches_in_turn import BatchesInTurn
@@ -130,6 +131,11 @@ def micro_batch(batch_size: int, accum_steps: int = 1) -> int:
         use = " or ".join(str(size * world_size * accum_steps) for size in (size, size + 1) if size)
         raise ValueError(f"global batch ({batch_size}) is not divisible by {by}; use {use}")
     return size
+
+
+def keep_total_batch() -> None:
+    """Let a batch size count all processes, as `--batch global` does: each keeps its rows of every batch."""
+    set_options(SimpleNamespace(batch="global"))  # type: ignore[arg-type]
 
 
 def own_batches(number: int) -> int:

@@ -9,7 +9,9 @@ from itertools import groupby
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import insert_before, replace, surround
 from retrofit.analysis.nodes import walk
+from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.after_setup import edit_after_setup
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.data.carried_state import carried_writes
@@ -20,8 +22,10 @@ from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.gathering.kept_samples import KeptSamples, kept_samples
 from retrofit.training.losses.gathering.model_states import is_model_state
 from retrofit.training.losses.reductions.coupling import has_statistics_alone
+from retrofit.training.losses.rows.carried_rows import carried_rows
 from retrofit.training.losses.writes import Write
 from retrofit.training.placement import first_statement
+from retrofit.training.torch_api.runtime import KEEP_TOTAL_BATCH
 from retrofit.training.torch_api.tensors import RESIZES
 
 RULE = CATALOG["RF210"]
@@ -203,6 +207,8 @@ for images, labels in loader:
 
 
 def find(project: Project) -> Iterator[Finding]:
+    if project.calls_any([KEEP_TOTAL_BATCH]):
+        return
     names: set[str] = set()
     for finding, name in _hidden_states(project):
         names.add(name)
@@ -231,10 +237,10 @@ def _kept(project: Project, name: str, writes: list[Write]) -> Iterator[Finding]
     """Yield what a variable keeps of each batch: each place, of which an option may leave out some."""
     message = f"{name} keeps what it is given of each batch"
     if any(is_model_state(project, write) for write in writes):
-        message = f"{name} is what the model remembers of the batch before"
-        refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
-        for node in dict.fromkeys(write.node for write in writes):
-            yield found(RULE, writes[0].scope.source, node, message, refusal=refusal, kind="carried-state")
+        for node, scope in dict.fromkeys((write.node, write.scope) for write in writes):
+            frames = [(loop, frame) for path in project.paths for loop, frame in path.loops if frame.scope is scope]
+            loop = next((loop for loop, frame in frames if loop in scope.source.ancestors(node)), None)
+            yield _state_carried(project, name, node, loop, scope)
         return
     buffers = [write for write in writes if _is_buffer(project, write)]
     if not buffers and (kept := kept_samples(project, writes)):
@@ -320,9 +326,21 @@ def _hidden_states(project: Project) -> Iterator[tuple[Finding, str]]:
         for call, name in _carried(loop, called):
             if call not in seen:
                 seen.add(call)
-                message = f"{name} is what the model remembers of the batch before"
-                refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
-                yield found(RULE, frame.scope.source, call, message, refusal=refusal, kind="carried-state"), name
+                yield _state_carried(project, name, call, loop, frame.scope), name
+
+
+def _state_carried(project: Project, name: str, node: ast.AST, loop: LoopNode | None, scope: Scope) -> Finding:
+    """Return the finding of a state: where it has a row for each sample, each process keeps its rows of every batch."""
+    message = f"{name} is what the model remembers of the batch before"
+    is_plain = loop is not None and name.isidentifier() and not project.distribution.is_by_hand
+    sizes = carried_rows(project, name, loop, scope) if is_plain and loop is not None else None
+    if sizes is not None:
+        edits = [edit_after_setup(project, "rd.data.keep_total_batch()")[2]]
+        edits += [e for size in sizes for e in surround(scope.source, size, "rd.data.own_batch_size(", ")")]
+        message += ", so each process keeps its rows of every batch, also without RETROFIT_BATCH=global"
+        return found(RULE, scope.source, node, message, edits)
+    refusal = f"{name} is carried from batch to batch, so batches cannot be split by samples"
+    return found(RULE, scope.source, node, message, refusal=refusal, kind="carried-state")
 
 
 def _carried(loop: LoopNode, called: set[ast.Call]) -> Iterator[tuple[ast.Call, str]]:

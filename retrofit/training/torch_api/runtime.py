@@ -34,6 +34,7 @@ LR_SCALING = frozenset({SCALED_LR, SCALE_OPTIMIZER})
 # Loaders: a rank's part of the training, of an evaluation; the same order on all ranks; workers of a rank.
 TRAINING_SHARES = _of_runtime("distribute_loader")
 KEEPS_BATCHES = "keep_batches"  # its parameter: no batch is split
+KEEP_TOTAL_BATCH = f"{RUNTIME}.keep_total_batch"  # each rank has its rows of every batch
 PAD_WHOLE = "pad_whole"  # its parameter: each rank makes whole batches, and takes its rows
 EVALUATION_SHARES = _of_runtime("share_batches", "EvaluationBatches")
 COUNTS_OF_LOSSES = _of_runtime("batch_count")  # what losses are divided by

@@ -7,25 +7,29 @@ torch.manual_seed(0)
 text = torch.randint(0, 16, (8, 200)).t()  # 8 parts of a text, read side by side
 
 
+def chunks():
+    for start in range(0, 180, 20):
+        yield text[start : start + 20], text[start + 1 : start + 21]
+
+
 class Reader(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding, self.rnn, self.head = nn.Embedding(16, 8), nn.GRU(8, 16), nn.Linear(16, 16)
 
-    def forward(self, x, hidden):
-        output, hidden = self.rnn(self.embedding(x), hidden)
+    def forward(self, x, *hidden):
+        output, hidden = self.rnn(self.embedding(x), *hidden)
         return self.head(output), hidden
 
 
 model = Reader()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-hidden = None
-for start in range(0, 180, 20):
-    x, y = text[start : start + 20], text[start + 1 : start + 21]
-    output, hidden = model(x, hidden)
-    hidden = hidden.detach()
+hidden = []
+for number, (x, y) in enumerate(chunks()):
+    output, *hidden = model(x, *hidden)
+    hidden = [state.detach() for state in hidden]
     loss = nn.functional.cross_entropy(output.flatten(0, 1), y.flatten())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    print(f"start {start} loss {loss.item():.4f}")
+    print(f"chunk {number} loss {loss.item():.4f}")
