@@ -22,7 +22,7 @@ STEPS = """\
 """
 SCHEDULES = """\
 - **Schedules that count batches.** In the default mode N processes make 1/N of the batches in an epoch, so these
-  schedules change the learning rate N times later. For the schedule of one process keep the total batch
+  change the learning rate, or the weight of a loss, N times later. For the schedule of one process keep the total batch
   (`RETROFIT_BATCH=global`), or divide their numbers by `WORLD_SIZE`:
 """
 NOT_FOLLOWED = """\

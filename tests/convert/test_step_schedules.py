@@ -84,6 +84,25 @@ def test_a_schedule_by_data_or_epochs_is_not_listed(made: str, each: str, last: 
     assert step_schedules(conversion(tmp_path, script(made, each, last)).project) == []
 
 
+WEIGHED = "model(x).pow(2).mean() + WEIGHT * model(x).abs().mean()"
+
+
+@pytest.mark.parametrize("weight", ["min(1.0, step / WARM)", "weight_at(step)", "annealed"])
+def test_a_weight_of_a_loss_that_counts_batches_is_listed(weight: str, tmp_path: Path) -> None:
+    made = "def weight_at(step):\n    return 1 / (1 + 2 ** (WARM - step))\n"
+    text = script(made, "pass", "pass").replace("model(x).pow(2).mean()", f"({WEIGHED.replace('WEIGHT', weight)})")
+    text = text.replace("step += 1", "step += 1\n        annealed = min(1, step * 0.01)")
+    (listed,) = step_schedules(conversion(tmp_path, text).project)
+    assert listed.is_weight and listed.schedule == weight
+    assert "the weight of a loss counts batches" in listed.text
+
+
+@pytest.mark.parametrize("weight", ["0.1", "min(1.0, epoch / 2)", "step / (EPOCHS * len(loader))"])
+def test_a_weight_of_a_loss_by_data_or_epochs_is_not_listed(weight: str, tmp_path: Path) -> None:
+    text = script("", "pass", "pass").replace("model(x).pow(2).mean()", f"({WEIGHED.replace('WEIGHT', weight)})")
+    assert step_schedules(conversion(tmp_path, text).project) == []
+
+
 def test_the_plan_and_the_page_name_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = "scheduler = lr_scheduler.StepLR(optimizer, step_size=1000)"
     (tmp_path / "train.py").write_text(script(made, "scheduler.step()", "pass"))

@@ -1,4 +1,7 @@
-"""Learning rate schedules that count batches by a number of their own: N processes make 1/N of them in an epoch."""
+"""Schedules that count batches by a number of their own, of learning rates and of the weights of losses.
+
+N processes make 1/N of the batches in an epoch.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
+from ..losses.flow import loss_parts
 from ..optimizer.loop_ends import has_loader_length
 from ..optimizer.rates import rates_set
 from ..optimizer.schedules import lengths, single_process_sizes, sizes_of_steps
@@ -27,17 +31,22 @@ LONGEST = 80  # characters of a schedule that are quoted
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Where a schedule of the learning rate is made, or a rate is set, that counts batches; and its source text."""
+    """Where a schedule that counts batches is made, or a rate is set by one, and its source text.
+
+    `is_weight`: whether a term of the loss is multiplied by it.
+    """
 
     source_line: str
     place: Place
     schedule: str
+    is_weight: bool = False
 
     @property
     def text(self) -> str:
         """What it means for several processes, in one line."""
+        what, changed = ("weight of a loss", "weight") if self.is_weight else ("schedule", "rate")
         return (
-            f"the schedule counts batches ({self.schedule}), of which N processes make 1/N in an epoch, so the rate "
+            f"the {what} counts batches ({self.schedule}), of which N processes make 1/N in an epoch, so the {changed} "
             "changes N times later: keep the total batch (RETROFIT_BATCH=global), or divide its numbers by WORLD_SIZE"
         )
 
@@ -47,11 +56,13 @@ def step_schedules(project: Project) -> list[StepSchedule]:
     if project.distribution.is_by_hand:
         return []
     found = {}
-    for node, scope in (*_schedules_of_batches(project), *_rates_by_hand(project)):
+    of_rates = [*_schedules_of_batches(project), *_rates_by_hand(project)]
+    of_losses = [place for place in _weights_of_terms(project) if place not in of_rates]
+    for node, scope in (*of_rates, *of_losses):
         place = scope.source.place(node)
         text = " ".join(ast.unparse(node).split())
         shown = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
-        found[place] = StepSchedule(line_at(scope, node), place, shown)
+        found[place] = StepSchedule(line_at(scope, node), place, shown, (node, scope) in of_losses)
     return list(found.values())
 
 
@@ -84,6 +95,22 @@ def _rates_by_hand(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scop
         is_counted = any(_has_counter(project, *place) for place in computed_from)
         if is_counted and not any(_follows_batches(project, *place) for place in computed_from):
             yield node, scope  # type: ignore[misc]
+
+
+def _weights_of_terms(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
+    """Yield what a loss, or a term of it, is multiplied by that counts batches: `min(1, step / 1000) * kl`."""
+    parts = dict.fromkeys(place for path in project.paths for place in loss_parts(project.analysis, path))
+    for node, scope in parts:
+        if not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, ast.Mult):
+            continue
+        for factor in [node.value] if isinstance(node, ast.AugAssign) else [node.left, node.right]:
+            is_of_batch = project.batch_values.sources_of(factor, scope)
+            if (
+                not is_of_batch
+                and _has_counter(project, factor, scope)
+                and not _follows_batches(project, factor, scope)
+            ):
+                yield factor, scope
 
 
 def _tests_around(project: Project, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
