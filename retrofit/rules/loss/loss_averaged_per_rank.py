@@ -276,9 +276,10 @@ def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
 def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
     """Return whether a mean is taken for one sample after the other, over its own elements."""
     around = project.batch_values.loops_around(node, scope)
+    samples = reader_of(project).samples
     if BATCH in around and GRADIENT not in around:
-        return True
-    return reader_of(project).samples.is_within(node, scope)
+        return samples.may_be_within(node, scope)
+    return samples.is_within(node, scope)
 
 
 def _is_reduced_with_own_padding(project: Project, node: ast.AST, scope: Scope) -> bool:

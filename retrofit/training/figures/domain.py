@@ -41,6 +41,7 @@ from ..data.random_draws import draws_in_loop
 from ..evaluation.whole_passes import whole_passes
 from ..loops import LOOPS, calls_without_training, phase_of
 from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
+from ..losses.rows.uneven_rows import has_own_turns
 from ..optimizer.rates import is_rate_of_group
 from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
@@ -168,7 +169,7 @@ class TorchDomain:
         is_inside = is_inside or (kind == BATCH_SIZE and counts_epoch(self.project, node, scope))
         if not is_inside or any(loop in self.batch_loops - self.loops for loop in loops):
             return None
-        return Root(node, scope, kind, is_open)
+        return Root(node, scope, kind, is_open and not any(has_own_turns(self.project, loop, scope) for loop in loops))
 
     def _runs_inside(self, scope: Scope) -> bool:
         """Return whether a function is called in loops over training batches only."""

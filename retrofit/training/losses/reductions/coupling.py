@@ -23,6 +23,7 @@ from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 from ..criteria.ignored_labels import counts_labels
 from ..divisions import total_in
 from ..rows.chosen_elements import is_mean_of_chosen, values_of_mean
+from ..rows.uneven_rows import has_own_lengths
 from ..terms import is_of_all, terms_at
 from .kinds import MEAN, SUM
 from .reduction import backward_kind, plain_reader, reader_of
@@ -215,7 +216,8 @@ def obstacle(project: Project, node: ast.expr, scope: Scope, together: bool = Fa
                     is_of_batches = outer in project.batch_values.steps
                     if not is_of_batches and any(_may_be_samples(project, part, where) for part in _zipped(iterable)):
                         return MAYBE_ONE_BY_ONE
-                    if CHOSEN in project.batch_values.sources_of(iterable, where):
+                    found = project.batch_values.sources_of(iterable, where)
+                    if CHOSEN in found or (BATCH in found and has_own_lengths(project)):
                         return "processes may come to it a different number of times"
             if is_last:
                 break

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
+from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -41,6 +42,16 @@ class SampleLoops:
     def is_within(self, node: ast.AST, scope: Scope) -> bool:
         """Return whether a node is in a loop over the samples, in its own function."""
         return any(self.goes_through(loop.iter, scope) for loop in self._loops_around(node, scope))
+
+    def may_be_within(self, node: ast.AST, scope: Scope) -> bool:
+        """Return whether a node can be run for one sample after the other, by its own loops or those around calls."""
+        return any(
+            self._entries(iterable, where) != LAYERS
+            for place, where in call_chains(self._analysis, node, scope)
+            for outer in where.source.ancestors(place)
+            for iterable in _gone_through(outer)
+            if outer not in self._values.steps and where.node in where.source.ancestors(outer)
+        )
 
     def goes_through(self, iterable: ast.expr, scope: Scope) -> bool:
         """Return whether this has an entry for each sample: range(len(images)), labels, zip(images, labels)."""
@@ -101,6 +112,12 @@ class SampleLoops:
         if len(known) == 1:
             return next(iter(known))
         return SAMPLES if found == {DRAWN} else UNKNOWN
+
+
+def _gone_through(loop: ast.AST) -> list[ast.expr]:
+    if isinstance(loop, ast.For):
+        return [loop.iter]
+    return [part.iter for part in loop.generators] if isinstance(loop, (ast.ListComp, ast.GeneratorExp)) else []
 
 
 def _gives_own_keys(iterable: ast.expr, scope: Scope) -> bool:

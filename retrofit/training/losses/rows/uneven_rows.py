@@ -14,6 +14,7 @@ from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.training.torch_api.data import GRAPH_LOADERS, LOADER_PARAMETERS, OF_GRAPHS
 from retrofit.training.torch_api.tensors import JOINS, PADS_TO_LONGEST
 
+from ...data.batch_values import BATCH
 from ...data.loaders import TRAIN
 from ...data.shards import builders_of
 
@@ -75,6 +76,19 @@ def _pads_texts(project: Project) -> bool:
     run = [node for call, scope in built for node, _ in run_by_collate(project, call, scope)]
     nodes = (*run, *(node for node, _ in project.in_batches))
     return any(is_padding_of_texts(node) for node in nodes if isinstance(node, ast.Call))
+
+
+def has_own_lengths(project: Project) -> bool:
+    """Return whether the samples of one rank may be longer than those of another: a loop over them has other turns."""
+    return pads_samples(project) or pads_texts(project) or project.takes_ready_batches
+
+
+def has_own_turns(project: Project, loop: ast.AST, scope: Scope) -> bool:
+    """Return whether a loop in a function goes through the positions of a rank's samples, which may have others."""
+    if not isinstance(loop, ast.For) or loop in project.batch_values.steps or not has_own_lengths(project):
+        return False
+    is_in_scope = scope.node in scope.source.ancestors(loop)
+    return is_in_scope and BATCH in project.batch_values.sources_of(loop.iter, scope)
 
 
 def is_padding_of_texts(call: ast.Call) -> bool:
