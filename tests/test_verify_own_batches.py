@@ -244,6 +244,32 @@ for epoch in range(2):
         losses.append((model(x) - y).pow(2).mean().item())
     print(f"epoch {epoch}: held out {len(losses)}")
 """
+ROUNDING_THAT_GROWS = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Chaotic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        w = self.w  # a step of SGD makes 0.5 + 0.5 * sin(1000 * w) of it, and a little of the samples
+        return w**2 / 2 - w / 2 + 0.0005 * torch.cos(1000 * w) + w * x
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(80)), 8, shuffle=True)
+model = Chaotic()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+"""
 SCRIPTS = {
     "slices": SLICES,
     "generator": GENERATOR,
@@ -254,6 +280,7 @@ SCRIPTS = {
     "rarely saved": RARELY_SAVED,
     "noise of numpy": NOISE_OF_NUMPY,
     "rounding of a zero gradient": ROUNDING_OF_ZERO,
+    "rounding that grows": ROUNDING_THAT_GROWS,
     "shuffled evaluation without its last batch": CUT_EVALUATION,
 }
 

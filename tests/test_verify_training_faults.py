@@ -15,12 +15,14 @@ from verify_evidence import (
     failures,
     insert,
     remove,
+    run_of,
     sound_runs,
     spoil,
 )
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.training.differences import may_be_rounding
 from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
@@ -34,6 +36,7 @@ from retrofit.verify.trace.events import (
     SimilarityProduct,
     ValidCount,
 )
+from retrofit.verify.verdict import PASS
 
 CONTROLLED = ("many", "resumed")
 
@@ -402,3 +405,43 @@ def test_a_finding_says_where_and_what(spoil, check, step, summary, value):
     assert verdict.step == step
     assert summary in verdict.summary
     assert verdict.value is None if value is None else value in verdict.value
+
+
+def weights_apart(run, by, first_step, loss_at_start=0.0):
+    """Let the weights and gradients of a run be others from a step on."""
+    for event in events_of(run, OptimizerStep):
+        if event.number >= first_step:
+            for name in ("parameters", "gradients"):
+                spoil(event, **{name: [[norm + by, projection] for norm, projection in getattr(event, name)]})
+        if event.number == 0 and loss_at_start:
+            spoil(event, losses=[loss + loss_at_start for loss in event.losses])
+
+
+@pytest.mark.parametrize(
+    ("by", "of_order", "at_start", "is_rounding"),
+    [
+        (1e-6, 1e-6, 0.0, True),
+        (1e-6, 1e-8, 0.0, False),  # much more than by another order
+        (1e-6, 1e-6, 0.1, False),  # the loss depends on the order
+        (1e-6, None, 0.0, False),
+        (0.0, None, 0.0, True),
+    ],
+)
+def test_what_another_order_of_a_batch_changes_as_much_is_rounding(by, of_order, at_start, is_rounding):
+    runs = sound_runs()
+    weights_apart(runs["many"], by, 2)
+    assert may_be_rounding(runs, 1e-8) is (by > 0)
+    if of_order is not None:
+        runs["reordered"] = run_of("reordered", replay=True)
+        weights_apart(runs["reordered"], of_order, 2, at_start)
+    verdicts = {verdict.check: verdict for verdict in run_checks(runs)}
+    assert (verdicts["gradients"].status == PASS) is is_rounding
+    assert (verdicts["parameters"].status == PASS) is is_rounding
+    is_said = "another order" in (verdicts["parameters"].note or "")
+    assert is_said is (is_rounding and by > 0)
+
+
+def test_a_large_first_difference_is_not_taken_for_rounding():
+    runs = sound_runs()
+    weights_apart(runs["many"], 0.01, 0)
+    assert not may_be_rounding(runs, 1e-8)

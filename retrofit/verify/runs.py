@@ -21,6 +21,7 @@ from retrofit.verify.trace.settings import TraceSettings
 
 from .checks.checkpoint.resume import resume
 from .checks.options import CheckOptions
+from .checks.training.differences import may_be_rounding, tolerance_of
 from .evidence import RankTrace, Run, load_run
 from .restart import Restart, plan_restart
 from .verdict import FAIL
@@ -31,6 +32,7 @@ OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # also LOCAL_RANK
 STARTS_PROCESSES = re.compile(r"^[^#]*\b(mp|multiprocessing)\.(spawn|start_processes)\(")  # of torch
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
+REPLAYS = ("reference", "reordered")
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
 BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # distribute_loader then keeps the global batch of one process at N
 
@@ -92,6 +94,8 @@ def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
     if together or restarts:
         text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
+    if together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
+        _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
     if plan.original is not None and _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress)
     return runs
@@ -264,7 +268,8 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         world_size=world_size,
         steps=plan.steps,
         controlled=name not in ("original", "one"),
-        replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name == "reference" else [],
+        replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name in REPLAYS else [],
+        reorder=name == "reordered",
         snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",
         epochs_done=restart.epochs_done if restart else 0,
         steps_done=restart.steps_done if restart else 0,

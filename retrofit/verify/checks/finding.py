@@ -13,6 +13,7 @@ LABELS = {
     "one": "the script on one process",
     "many": "the script on several processes",
     "reference": "the replay on one process",
+    "reordered": "the replay with another order within its batches",
     "resumed": "the resumed script",
     "reload": "the script that loads the checkpoint on one process",
     "reload_original": "the script before the change that loads the checkpoint",

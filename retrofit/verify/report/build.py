@@ -25,6 +25,8 @@ CONTROLS = (
     "`batchnorm` says so.",
     "One process trains on the batches that the processes drew together, so that the numbers can be compared even "
     "where the sampling differs.",
+    "What differs by little is compared with one process that has the samples of each batch in another order: the "
+    "rounding that a network multiplies does not count.",
     "Loader workers run inside the process, torch.compile is off, deterministic algorithms are on.",
 )
 CONTROLS_OF_ORIGINAL = (
@@ -36,20 +38,21 @@ def build_report(
     plan: Plan, runs: FinishedRuns, verdicts: Sequence[Verdict], options: CheckOptions, seconds: float
 ) -> Report:
     """Return everything that terminal, JSON and HTML page show."""
+    tolerance = tolerance_of(runs.by_name["many"], options)
     return Report(
         script=os.path.relpath(plan.script, plan.project),
         module=plan.module,
         arguments=[*plan.arguments, *plan.converted_arguments],
         world_size=plan.nproc,
         verdicts=verdicts,
-        curves=curves(runs, tolerance_of(runs.by_name["many"], options)),
+        curves=curves(runs, tolerance),
         coverage=coverage(runs.by_name["many"]),
         runs=[_record(runs, name) for name in runs.by_name],
         environment=_environment(plan),
         controls=[*CONTROLS, *([CONTROLS_OF_ORIGINAL] if plan.original else [])],
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
-        own_figures=[*own_figures(runs.by_name)] if overall_status(verdicts) == PASS else [],
+        own_figures=[*own_figures(runs.by_name, tolerance)] if overall_status(verdicts) == PASS else [],
     )
 
 

@@ -17,6 +17,7 @@ class TraceSettings:
     steps: int = 0  # optimizer steps to run, half of them per epoch; 0 = all that the script makes
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
+    reorder: bool = False  # with the samples of each joined batch in another order
     snapshot: str = ""  # rank 0 copies the project to it when the second training epoch begins
     epochs_done: int = 0  # training epochs, and
     steps_done: int = 0  # optimizer steps before this process: a resumed run continues after them

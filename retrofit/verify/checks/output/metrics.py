@@ -5,7 +5,7 @@ from __future__ import annotations
 from retrofit.verify.checks.data.evaluation import evaluation_fault, evaluations
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.differences import PARAMETERS, first_difference, initial_fault, tolerance_of
+from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, initial_fault, tolerance_of
 from retrofit.verify.evidence import RankTrace, Runs
 from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
@@ -27,7 +27,7 @@ def metrics(runs: Runs, options: CheckOptions) -> Verdict:
     if not pairs:
         return not_applicable(check, title, why_not(many, "no decimal number is printed or logged after an evaluation"))
     tolerance = tolerance_of(many, options)
-    apart = first_difference(runs, PARAMETERS, tolerance)
+    apart = first_apart(runs, PARAMETERS, tolerance)
     is_apart = initial_fault(runs, tolerance) is not None
     comparable = [(a, b) for a, b in pairs if not is_apart and (apart is None or a.step <= apart.step)]
     if not comparable:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from retrofit.verify.checks.training.differences import PARAMETERS, first_apart
 from retrofit.verify.evidence import Runs
 
 from .printed_numbers import all_values
 
 
-def own_figures(runs: Runs) -> Iterator[str]:
-    """Yield one text for each name under which rank 0 prints or logs another number than one process."""
+def own_figures(runs: Runs, tolerance: float) -> Iterator[str]:
+    """Yield one text for each name under which rank 0, with the same weights, gives another number than one process."""
     many, reference = runs.get("many"), runs.get("reference")
     if many is None or reference is None:
         return
     theirs = all_values(reference.main)
+    apart = first_apart(runs, PARAMETERS, tolerance)
     for name, values in all_values(many.main).items():
-        apart = [(a, b) for a, b in zip(values, theirs.get(name, [])) if not a.equals(b)]
-        if apart:
-            a, b = apart[0]
+        pairs = ((a, b) for a, b in zip(values, theirs.get(name, [])) if not a.equals(b))
+        own = [(a, b) for a, b in pairs if apart is None or a.step <= apart.step]
+        if own:
+            a, b = own[0]
             yield f"{name}: {a.text} with {many.world_size} processes, {b.text} with 1"

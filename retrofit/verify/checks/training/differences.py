@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.checks.options import CheckOptions
@@ -14,6 +15,8 @@ from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerS
 from .ranks_agree import initial_disagreement, parameter_names
 
 ROUNDING = 1e-12  # of the largest gradient: what is left of one that is zero (a bias before a BatchNorm layer)
+START, MOST_BY_ROUNDING = 1e-10, 1e-4  # of a loss in the first step; of the first difference
+GROWN = 10.0  # times what one process differs from itself
 SMALL = 1e-3  # of the largest: what is smaller is compared with this, not with itself (rounding of a zero)
 LOSS, GRADIENTS, PARAMETERS = "loss", "gradients", "parameters"
 
@@ -84,7 +87,36 @@ def tensors_of(step: OptimizerStep, quantity: str) -> Sequence[Fingerprint | Non
 
 
 def first_difference(runs: Runs, quantity: str, tolerance: float) -> StepDifference | None:
+    """Return the first difference that is larger than `tolerance`, and than what rounding alone may have grown to."""
+    grown = [GROWN * size for size in rounding_growth(runs, quantity)]
+    found = differences(runs, quantity)
+    allowed = [max(tolerance, size) for size in grown] + [tolerance] * (len(found) - len(grown))
+    return next((one for one, most in zip(found, allowed) if one.size > most), None)
+
+
+def first_apart(runs: Runs, quantity: str, tolerance: float) -> StepDifference | None:
+    """Return the first difference that is larger than `tolerance`, by rounding or not."""
     return next((one for one in differences(runs, quantity) if one.size > tolerance), None)
+
+
+def rounding_growth(runs: Runs, quantity: str) -> list[float]:
+    """Return, by step, how far one process is from itself so far when the samples of its batches have another order.
+
+    Empty where that was not run, and for a loss that depends on the order.
+    """
+    reordered = runs.get("reordered")
+    if reordered is None or not reordered.num_steps:
+        return []
+    pair = {"many": reordered, "reference": runs["reference"]}
+    if differences(pair, LOSS)[0].size > START or differences(pair, GRADIENTS)[0].size > MOST_BY_ROUNDING:
+        return []
+    return [*accumulate((one.size for one in differences(pair, quantity)), max)]
+
+
+def may_be_rounding(runs: Runs, tolerance: float) -> bool:
+    """Return whether something differs, and so little in the first step in which it does that it may be rounding."""
+    first = [first_difference(runs, quantity, tolerance) for quantity in (LOSS, GRADIENTS, PARAMETERS)]
+    return any(first) and all(one is None or one.size < MOST_BY_ROUNDING for one in first[:2])
 
 
 def _loss_differences(many: Run, reference: Run, steps: range) -> list[StepDifference]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from retrofit.verify.checks.data.split import own_datasets
-from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
+from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs, relative_difference
 from retrofit.verify.trace.events import InitialWeights
@@ -22,6 +22,7 @@ from .differences import (
     initial_fault,
     rank_losses,
     reference_loss,
+    rounding_growth,
     tensors_of,
     tolerance_of,
 )
@@ -75,7 +76,7 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     tolerance = tolerance_of(runs["many"], options)
     first = first_difference(runs, quantity, tolerance)
     if first is None:
-        return passed(quantity, title, *_closeness(runs, quantity))
+        return passed(quantity, title, *_closeness(runs, quantity, tolerance))
     if quantity == LOSS and _is_only_a_convention(runs, tolerance):
         note = "the ranks' losses carry a constant factor that the averaging of gradients takes out again"
         return passed(quantity, title, f"the same but for a factor, over {count(compared_steps(runs), 'step')}", note)
@@ -118,11 +119,14 @@ def _no_value(runs: Runs, quantity: str) -> str | None:
     return None if any(map(math.isfinite, values)) else "not one number is finite, on one process or on several"
 
 
-def _closeness(runs: Runs, quantity: str) -> tuple[str, str | None]:
+def _closeness(runs: Runs, quantity: str, tolerance: float) -> tuple[str, str | None]:
     steps, made = compared_steps(runs), runs["many"].num_steps
     largest = max((one.size for one in differences(runs, quantity)), default=0.0)
-    note = f"{made - steps} further steps have no counterpart on one process" if steps < made else None
-    return f"largest relative difference {largest:.0e} in {count(steps, 'step')}", note
+    notes = [f"{made - steps} further steps have no counterpart on one process"] if steps < made else []
+    if largest > tolerance:
+        grown = max(rounding_growth(runs, quantity))
+        notes.append(f"by rounding: one process differs by {grown:.0e} when its batches have another order")
+    return f"largest relative difference {largest:.0e} in {count(steps, 'step')}", joined(notes)
 
 
 def _is_only_a_convention(runs: Runs, tolerance: float) -> bool:

@@ -39,7 +39,7 @@ class LoaderTrace:
         self.recorder, self.settings, self.streams = recorder, settings, streams
         self.on_batch, self.on_second_epoch = on_batch, on_second_epoch
         self.names = DatasetNames()
-        self.replay = Replay(settings.replay) if settings.replay else None
+        self.replay = Replay(settings.replay, settings.reorder) if settings.replay else None
         self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
         self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
         self.asked_workers: dict[int, int] = {}

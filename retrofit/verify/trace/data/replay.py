@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -19,9 +20,13 @@ from retrofit.verify.trace.events import (
 
 
 class Replay:
-    """Batches per training iteration: batch k is what all ranks together had as their batch k."""
+    """Batches per training iteration: batch k is what all ranks together had as their batch k.
 
-    def __init__(self, traces: Sequence[str]) -> None:
+    With `reorder` each joined batch has its samples in another order, always the same.
+    """
+
+    def __init__(self, traces: Sequence[str], reorder: bool = False) -> None:
+        self._reorder = reorder
         per_rank = [_training_batches(path) for path in traces]
         self._drawn_orders = _orders(traces[0])
         self._evaluated = [_evaluation_batches(path) for path in traces]
@@ -37,9 +42,17 @@ class Replay:
 
     def parts(self, place: Place, number: int) -> list[list[int]]:
         """Return the rows of each rank in a joined batch of a training iteration; empty for one that is not known."""
-        rows = iter(range(sum(self._sizes[place][number]))) if number < len(self._sizes.get(place, ())) else iter(())
-        sizes = self._sizes.get(place, [])[number : number + 1]
-        return [[next(rows) for _ in range(size)] for of_batch in sizes for size in of_batch]
+        sizes = self._sizes[place][number] if number < len(self._sizes.get(place, ())) else []
+        order = self._order(sum(sizes))
+        rows = iter(sorted(range(len(order)), key=order.__getitem__))  # where each one came to be
+        return [[next(rows) for _ in range(size)] for size in sizes]
+
+    def _order(self, size: int) -> list[int]:
+        """Return which of its samples a joined batch has at each place."""
+        order = list(range(size))
+        if self._reorder:
+            random.Random(size).shuffle(order)
+        return order
 
     def evaluated(self, place: Place) -> list[list[Any]]:
         """Return the batches of an evaluation in the order in which one process would have them; empty without any."""
@@ -54,7 +67,8 @@ class Replay:
 
     def batches(self, place: Place) -> list[list[Any]] | None:
         """Return the joined batches of a training iteration; None where the other run did not train."""
-        return self._batches.get(place)
+        joined = self._batches.get(place)
+        return None if joined is None else [[batch[i] for i in self._order(len(batch))] for batch in joined]
 
 
 def _orders(path: str) -> dict[Place, bool]:
