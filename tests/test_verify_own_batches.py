@@ -270,6 +270,33 @@ for epoch in range(2):
         model(x).mean().backward()
         optimizer.step()
 """
+AUGMENTED_BY_A_LIBRARY = """\
+import imgaug
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Augmented(Dataset):
+    def __init__(self):
+        self.x = torch.randn(40, 5)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return self.x[index] * (1 + imgaug.draw()), self.x[index].sum().reshape(1)
+
+
+torch.manual_seed(0)
+loader = DataLoader(Augmented(), 8, shuffle=True)
+model = torch.nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        optimizer.step()
+"""
 SCRIPTS = {
     "slices": SLICES,
     "generator": GENERATOR,
@@ -283,6 +310,13 @@ SCRIPTS = {
     "rounding that grows": ROUNDING_THAT_GROWS,
     "shuffled evaluation without its last batch": CUT_EVALUATION,
 }
+
+
+def test_random_numbers_of_a_library_are_those_of_the_sample(tmp_path: Path) -> None:
+    library = "import random\n\nown = random.Random()\nseed, draw = own.seed, own.random\n"
+    (tmp_path / "imgaug.py").write_text(library)  # in its place
+    result = converted(tmp_path, AUGMENTED_BY_A_LIBRARY, "--prove")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)

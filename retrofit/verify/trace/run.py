@@ -5,6 +5,7 @@ What the hooks see is written to one file per rank.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import runpy
@@ -34,8 +35,9 @@ from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
 from retrofit.verify.trace.randomness.rows import BatchRows
-from retrofit.verify.trace.randomness.streams import Streams
+from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, seed_library
 
+from .after_import import after_import
 from .events import ProcessExit, ProcessStart, ScriptError
 from .recorder import Recorder
 from .runtime import is_in_runtime
@@ -124,6 +126,8 @@ def _seed(settings: TraceSettings) -> None:
     seed = settings.seed if settings.rank == 0 else mix_seed(settings.seed, settings.rank)
     random.seed(seed)
     seed_everything(seed)
+    for name in OTHER_LIBRARIES:
+        after_import(name, functools.partial(seed_library, seed))
 
 
 def _status(error: BaseException) -> int:

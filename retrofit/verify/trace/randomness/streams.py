@@ -7,11 +7,14 @@ import random
 import sys
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from retrofit.distributed.data.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
+
+OTHER_LIBRARIES = {"imgaug": "seed", "cv2": "setRNGSeed"}  # with random numbers of their own, by what seeds them
 
 
 class Streams:
@@ -80,6 +83,11 @@ class Streams:
         return item, used
 
 
+def seed_library(seed: int, module: ModuleType) -> None:
+    """Seed the random numbers of one of OTHER_LIBRARIES, where it has the function for that."""
+    getattr(module, OTHER_LIBRARIES[module.__name__], lambda seed: None)(seed % 2**31)
+
+
 def stream_key() -> int:
     """Return a number that is drawn from torch's stream."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=torch.default_generator))
@@ -107,6 +115,9 @@ def _seed(seed: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seed_everything(seed)
+    for name in OTHER_LIBRARIES:
+        if name in sys.modules:
+            seed_library(seed, sys.modules[name])
 
 
 def _as_number(sample: Any) -> int:
