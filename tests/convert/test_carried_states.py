@@ -110,6 +110,15 @@ def test_each_process_keeps_its_rows_of_a_state(tmp_path: Path, way: str) -> Non
     assert "rd.data.keep_total_batch()" in converted(tmp_path, script(*ROWS[way]))
 
 
+def test_a_state_begins_for_the_rows_of_a_process(tmp_path: Path) -> None:
+    start = "state = (torch.zeros(1, size, 8), torch.zeros(1, size, 8))"
+    text = script(start, ROWS["plain"][1]).replace("batch_size=8", "batch_size=size")
+    result = conversion(tmp_path, text.replace("import sys\n", "import sys\n\nsize = 8\n"))
+    part = "torch.zeros(1, rd.data.own_batch_size(size), 8)"
+    assert f"state = ({part}, {part})" in result.files[0].text
+    assert not [finding for finding in result.findings if finding.code == "RF112"]
+
+
 @pytest.mark.parametrize("way", CHANGED)
 def test_a_state_that_is_changed_otherwise_is_refused(tmp_path: Path, way: str) -> None:
     refusals = conversion(tmp_path, script("state = None", CHANGED[way])).refusals

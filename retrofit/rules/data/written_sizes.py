@@ -19,6 +19,7 @@ from retrofit.training.data.draws.slices.layout import layout_functions
 from retrofit.training.data.sized.made_before import made_before, of_losses, repeats_list
 from retrofit.training.data.sized.resized_views import resized_tensors
 from retrofit.training.losses.gathering.gathered import gathering, is_of_whole_rows
+from retrofit.training.losses.rows.carried_rows import sizes_of_states
 from retrofit.training.model.gradients import has_gradients
 from retrofit.training.torch_api.draws import COUNTED, DISTRIBUTIONS, SAMPLES, of_common_stream
 from retrofit.training.torch_api.runtime import OWN_SAMPLES
@@ -48,6 +49,7 @@ def written_sizes(project: Project) -> Iterator[WrittenSize]:
     """Yield the batch sizes that are taken for the size of the batch in hand, each once."""
     known = {size for draw in project.draws.batches.values() for size, _ in draw.sizes}  # of all ranks, by RF115
     known |= {*gathering(project).sizes, *_of_steps(project)}  # the former over all ranks, by RF303
+    known |= {*sizes_of_states(project)}  # by RF210
     before = {(node, scope): is_in_model for node, scope, is_in_model in made_before(project)}
     settled = {*layout_functions(project), *_drawing(project)}
     resized = set(resized_tensors(project))

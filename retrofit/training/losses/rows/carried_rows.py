@@ -46,6 +46,18 @@ def carried_rows(project: Project, name: str, loop: LoopNode, scope: Scope) -> l
     return [part for part in sizes if isinstance(part, ast.expr) and (part, scope) in project.batch_sizes]
 
 
+def sizes_of_states(project: Project) -> Iterator[ast.expr]:
+    """Yield the batch sizes for which the states begin that the training loops give to a model and get from it."""
+    for loop, frame in (path.loops[0] for path in project.paths):
+        for node in walk(loop):
+            if not isinstance(node, ast.Assign) or not _is_of_model(project, node.value):
+                continue
+            given = {part.id for part in walk(node.value) if isinstance(part, ast.Name)}
+            names = {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
+            for name in names & given:
+                yield from carried_rows(project, name, loop, frame.scope) or ()
+
+
 def _values(name: str, loop: LoopNode) -> Iterator[tuple[ast.expr, tuple[int, ...]]]:
     """Yield what a loop gives a variable, with the place of it there: (1,) of `output, state = model(x, state)`."""
     for node in walk(loop):
