@@ -79,3 +79,52 @@ def test_a_method_that_sets_no_weights_is_not_a_step(tmp_path: Path) -> None:
     assert not _is_refused(tmp_path, "not torch.isfinite(loss)", "patience.step(found['loss'])")
     assert _is_refused(tmp_path, "not torch.isfinite(loss)", "rate.step()")
     assert _is_refused(tmp_path, "not torch.isfinite(loss)", "optimizer.step()")
+
+
+FEW = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = torch.randn(25, 4)
+loader = DataLoader(TensorDataset(data, data.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    if TEST:
+        continue
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+COUNT = "rd.loss.batch_count({})"
+
+
+@pytest.mark.parametrize(
+    ("test", "size"),
+    [
+        ("len(x) == 1", "len(x)"),
+        ("x.size(0) < 2", "x.size(0)"),
+        ("1 == y.shape[0]", "y.shape[0]"),
+        ("len(y) <= 1", "len(y)"),
+    ],
+)
+def test_a_batch_of_one_sample_is_one_of_all_ranks(tmp_path: Path, test: str, size: str) -> None:
+    lines = converted(tmp_path, FEW.replace("TEST", test))
+    assert f"if {test.replace(size, COUNT.format(size))}:" in lines
+
+
+def test_a_function_returns_by_the_samples_of_all_ranks(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.replace("CHECK", "len(x) < 2").replace("ENDS", "number > 5"))
+    assert "if rd.loss.batch_count(len(x)) < 2:" in lines
+
+
+@pytest.mark.parametrize("test", ["x[0, 0] == 1", "x.size(1) < 2", "len(x) == 1 or y[0] > 2", "x.shape == 1"])
+def test_another_test_of_the_batch_is_refused(tmp_path: Path, test: str) -> None:
+    assert conversion(tmp_path, FEW.replace("TEST", test)).refusals
+
+
+def test_a_batch_that_may_be_a_tuple_is_not_counted(tmp_path: Path) -> None:
+    script = FEW.replace("for x, y in loader:\n", "for batch in loader:\n    x, y = batch\n")
+    assert conversion(tmp_path, script.replace("TEST", "len(batch) == 1")).refusals

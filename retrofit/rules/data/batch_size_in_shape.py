@@ -16,13 +16,14 @@ from retrofit.training.data.batch_values import BATCH
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import drops_last
 from retrofit.training.data.sized.kept_rows import KeptRows, reads_of_kept_rows
-from retrofit.training.steps.skipped_steps import incomplete_batches
+from retrofit.training.steps.skipped_steps import batches_of_one, incomplete_batches
 from retrofit.training.torch_api.tensors import VIEWS
 
 RULE = CATALOG["RF112"]
 HELP_SKIPPED = (
     "rd.collectives.on_any_rank(len(images) < rd.data.micro_batch(batch_size)): all ranks leave out the same batches"
 )
+HELP_FEW = "rd.loss.batch_count(len(images)), the number of samples of all ranks: all leave out the same batches."
 HELP_KEPT = "take the number of rows from the batch in hand, x.size(0), or use the first x.size(0) of them."
 INVALID = [
     """\
@@ -116,6 +117,13 @@ noise = torch.FloatTensor(batch_size, 2)
 for images, labels in loader:
     noise.normal_()
     criterion(model(images) + noise, labels).backward()
+""",
+    # a batch of one sample, of all processes
+    """\
+for images, labels in rd.distribute_loader(DataLoader(dataset, 8)):
+    if len(images) == 1:
+        continue
+    criterion(model(images), labels).backward()
 """,
     # the number of batches
     """\
@@ -323,3 +331,7 @@ def _skipped(project: Project) -> Iterator[Finding]:
         ]
         message = "processes may differ in which batch is a whole one"
         yield found(RULE, scope.source, node.test, message, edits, help=HELP_SKIPPED)
+    for node, size, scope in batches_of_one(project):
+        message = "one process may have one sample of a batch, where all together have several"
+        edits = surround(scope.source, size, "rd.loss.batch_count(", ")")
+        yield found(RULE, scope.source, node.test, message, edits, help=HELP_FEW)

@@ -29,7 +29,7 @@ from retrofit.training.model.models import Call
 from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
-from retrofit.training.steps.skipped_steps import early_returns, incomplete_batches, skips
+from retrofit.training.steps.skipped_steps import batches_of_one, early_returns, incomplete_batches, skips
 from retrofit.training.steps.steps_in_batches import are_flattened, steps_in_batches
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
 from retrofit.training.torch_api.distributed import JOIN_GROUP, SPAWNS
@@ -290,7 +290,7 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
                 "`loss = closure()`, and step() without an argument after it"
             )
             yield frame.node, frame.scope.source, text, "closure-step"
-    fixed = {node for node, _, _ in incomplete_batches(project)}
+    fixed = {node for node, _, _ in (*incomplete_batches(project), *batches_of_one(project))}
     left_out = [s for path in project.paths for s in (*skips(project.analysis, path), *early_returns(project, path))]
     for skip in dict.fromkeys(left_out):
         if not skip.losses and skip.node not in fixed:

@@ -20,7 +20,7 @@ from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS
 
 from ..data.batch_values import BATCH, GRADIENT
 from ..data.batches import numbers_in
-from ..loops import LOOPS, LoopNode, Path
+from ..loops import LOOPS, Frame, LoopNode, Path
 from ..losses.flow import loss_parts
 
 if TYPE_CHECKING:
@@ -202,6 +202,56 @@ def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Sco
         for part in (node.test.left, *node.test.comparators):
             if (part, scope) in project.batch_sizes and isinstance(node.body[-1], (ast.Continue, ast.Break)):
                 yield node, part, scope
+
+
+def batches_of_one(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
+    """Yield `if len(images) == 1: continue`, by which a training leaves out what batch normalisation cannot take.
+
+    With the number of samples: of the last batch one process may have one, where all together have several.
+    """
+    for path in project.paths:
+        tests = [(s.node, s.scope) for s in skips(project.analysis, path) if not s.losses]
+        loop, around = path.loops[0]
+        tests = [place for place in tests if place[1].source.parents[place[0]] is loop]
+        tests += [place for frame in path.frames[: path.frames.index(around)] for place in _returning(frame)]
+        for node, scope in tests:
+            test = node.test
+            if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+                continue
+            for size, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+                is_few = isinstance(other, ast.Constant) and other.value in (1, 2)
+                if is_few and _counts_rows(project, size, scope):
+                    yield node, size, scope
+
+
+def _returning(frame: Frame) -> Iterator[tuple[ast.If, Scope]]:
+    """Yield the tests of a function after which it returns before it computes gradients."""
+    inner = frame.scope.source.statement(frame.node)
+    for node in getattr(frame.scope.node, "body", ()):
+        if isinstance(node, ast.If) and node.lineno < inner.lineno and isinstance(node.body[-1], ast.Return):
+            yield node, frame.scope
+
+
+def _counts_rows(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether this is len(images), images.size(0) or images.shape[0], of a part of the batch."""
+    whole: ast.expr | None = None
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        is_first = isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        whole = node.args[0] if isinstance(node.func, ast.Name) and node.func.id == "len" else None
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and is_first:
+            whole = node.func.value
+    elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+        is_first = isinstance(node.slice, ast.Constant) and node.slice.value == 0
+        whole = node.value.value if is_first else None
+    if whole is None or BATCH not in project.batch_values.sources_of(whole, scope):
+        return False
+    given = {binding.kind for binding in scope.bindings.get(whole.id, [])} if isinstance(whole, ast.Name) else set()
+    targets = {path.loops[0][0].target.id for path in project.paths if _has_one_target(path.loops[0][0])}  # type: ignore[union-attr]
+    return "parameter" not in given and getattr(whole, "id", "") not in targets  # these may be tuples of tensors
+
+
+def _has_one_target(loop: LoopNode) -> bool:
+    return isinstance(loop, ast.For) and isinstance(loop.target, ast.Name)
 
 
 def _compares(test: ast.expr) -> bool:
