@@ -80,11 +80,11 @@ def _is_selected(project: Project, node: ast.expr, scope: Scope) -> bool:
     for part, where, _ in same_entries(project.analysis, node, scope):
         if isinstance(part, ast.Call) and _method(part) == "masked_select":
             return True
-        if isinstance(part, ast.Subscript) and (
-            any(_is_mask(origin.node) for origin in same_entries(project.analysis, part.slice, where, is_index=True))
-            or project.batch_values.chooses(part, where)
-        ):
-            return True
+        if isinstance(part, ast.Subscript):
+            indices = part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]  # errors[mask, task]
+            given = (o.node for i in indices for o in same_entries(project.analysis, i, where, is_index=True))
+            if any(map(_is_mask, given)) or project.batch_values.chooses(part, where):
+                return True
     return False
 
 
