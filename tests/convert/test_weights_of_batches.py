@@ -1,4 +1,4 @@
-"""Losses of weighted samples, whose weights are divided by their sum over the batch, or multiplied by its size."""
+"""Losses of weighted samples: weights divided by their sum over the batch, times its size, compared with a mean."""
 
 from __future__ import annotations
 
@@ -67,6 +67,16 @@ OF_SIZE = {
     "one_by_one": ["loss = (error * len(inputs)).mean(1).mean()"],
 }
 
+COMPARED = {
+    "seen": ["seen = mask.sum(0) > 6", "loss = (error.mean(0) * seen).sum()"],
+    "columns": [
+        "columns = (error * mask).sum(0) / mask.sum(0).clamp(min=1)",
+        "loss = columns[mask.sum(0) > 3].mean() if len(columns) else error.sum()",
+    ],
+    "large": ["loss = error.mean()", "loss = loss * (loss > 0.5)"],
+    "small": ["errors = error.mean(1)", "loss = errors[errors < errors.mean()].mean()"],
+}
+
 
 def script(forms: dict[str, list[str]]) -> str:
     return HEAD + "".join(
@@ -87,6 +97,12 @@ def test_weights_are_one_in_the_mean_over_all_ranks(form: str, tmp_path: Path) -
     lines = converted(tmp_path, script({form: MEANS[form]}))
     assert any("rd.loss.batch_count(" in line for line in lines)
     assert "loss.backward()" in lines
+
+
+@pytest.mark.parametrize("form", COMPARED)
+def test_a_sum_that_is_compared_is_of_all_ranks(form: str, tmp_path: Path) -> None:
+    lines = converted(tmp_path, script({form: COMPARED[form]}))
+    assert any("rd.loss.batch_sum(mask.sum(0)) >" in line or "rd.loss.batch_mean(" in line for line in lines)
 
 
 @pytest.mark.parametrize("form", OF_SIZE)
@@ -115,7 +131,7 @@ def test_a_figure_of_all_ranks_is_divided_by_the_batch_of_all_ranks(figure: str,
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_training_is_that_of_one_process(world_size: int, tmp_path: Path, launcher: Launcher) -> None:
-    (tmp_path / "train.py").write_text(script({**SUMS, **MEANS, **OF_SIZE}))
+    (tmp_path / "train.py").write_text(script({**SUMS, **MEANS, **OF_SIZE, **COMPARED}))
     (changed,) = plan_conversion(read_project(tmp_path / "train.py")).files
     (tmp_path / "changed.py").write_text(changed.text)
     add_runtime(tmp_path)
@@ -129,4 +145,6 @@ def test_the_training_is_that_of_one_process(world_size: int, tmp_path: Path, la
     assert len(lines[0]) == len(lines[1])
     for expected, found in zip(*lines):
         assert found[0] == expected[0]
-        assert list(map(float, found[1:])) == pytest.approx(list(map(float, expected[1:])), rel=1e-9), found[0]
+        assert list(map(float, found[1:])) == pytest.approx(list(map(float, expected[1:])), rel=1e-9, nan_ok=True), (
+            found[0]
+        )

@@ -116,7 +116,7 @@ class LossReader:
             return kinds.join(self.kind(part, scope, frame, keys) for part in node.values)
         if isinstance(node, ast.Compare):
             sides = kinds.join(self.kind(part, scope, frame) for part in (node.left, *node.comparators))
-            return kinds.nonlinear(sides) if sides.has_rows else CONSTANT
+            return kinds.nonlinear(sides) if sides.has_rows else kinds.without_gradient(sides)
         if isinstance(node, ast.Subscript):
             return self._of_subscript(node, scope, frame, keys)
         if isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict)):
@@ -349,7 +349,8 @@ class LossReader:
         if is_literal:
             return replace(found, axis=after_index(found.axis, node.slice)) if found.has_rows else found
         if not chosen.has_rows or not (found.has_rows or chosen.coupled):
-            return found
+            is_test = bool(found.parts) and not chosen.parts  # losses[counts.sum(0) > 0]
+            return replace(found, coupled=found.coupled | chosen.leaves) if is_test else found
         # Which rows are chosen may depend on other ones: x[place < most] of a running count.
         return replace(kinds.of(kinds.ROWS, kinds.FLAT), coupled=found.coupled | chosen.coupled | chosen.leaves)
 
