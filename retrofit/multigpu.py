@@ -3090,6 +3090,15 @@ def global_batch(batch_size: Any) -> Any:
     return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
 
 
+def part_of_mean(loss: torch.Tensor) -> torch.Tensor:
+    """Return a mean over this rank's samples, of which the gradients with respect to them are those of one process.
+
+    The loss itself outside a training batch, and where a rank has a batch of its own: those of its batch.
+    """
+    is_part = _is_of_all_ranks() and batches_in_use and get_option("batch") == "global"
+    return loss / get_world_size() if is_part else loss
+
+
 def whole_batch_size(batch_size: int) -> int:
     """Return how many samples the batch in use has over all ranks, for a loss that is shaped by the batch size.
 
@@ -4899,4 +4908,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 78de3ce519614f9d358460f003f0cd5211527f4b4a8540144af8d0dea24173e6
+# Unchanged while the text above has the SHA-256 53a496798b15e5498ecaa7689376e117ffb508c432e23ba893ae71dbf73fbdf8

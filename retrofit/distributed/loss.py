@@ -44,6 +44,7 @@ __all__ = [
     "chosen_mean",
     "distribute_criterion",
     "global_batch",
+    "part_of_mean",
     "rank_share",
     "reduce_last_loss",
     "reduce_loss",
@@ -74,6 +75,15 @@ def batch_count(count: Any) -> Any:
 def global_batch(batch_size: Any) -> Any:
     """Return how many samples all ranks have in a batch of `batch_size` per rank; `--batch global`: the same."""
     return batch_size * get_world_size() if _is_of_all_ranks() and get_option("batch") != "global" else batch_size
+
+
+def part_of_mean(loss: torch.Tensor) -> torch.Tensor:
+    """Return a mean over this rank's samples, of which the gradients with respect to them are those of one process.
+
+    The loss itself outside a training batch, and where a rank has a batch of its own: those of its batch.
+    """
+    is_part = _is_of_all_ranks() and batches_in_use and get_option("batch") == "global"
+    return loss / get_world_size() if is_part else loss
 
 
 def whole_batch_size(batch_size: int) -> int:

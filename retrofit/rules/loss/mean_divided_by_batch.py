@@ -9,12 +9,19 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.divisions import COUNT, SIZE, Division
+from retrofit.training.losses.input_gradients import input_gradients
 from retrofit.training.losses.reductions.coupling import MAYBE_ONE_BY_ONE, ONE_BY_ONE, obstacle
 from retrofit.training.losses.reductions.reduction import counts_outputs, is_sum, loss_kind
 from retrofit.training.losses.terms import MEAN
 
 RULE = CATALOG["RF308"]
 HELP = "divide by rd.loss.batch_count(n) where it is a mean, by rd.loss.rank_share(rd.loss.batch_count(n)) a sum"
+OF_SAMPLES = "the gradient of a mean over this process's samples, with respect to them, is used by its size"
+HELP_SAMPLES = (
+    "with RETROFIT_BATCH=global it is N times as large: write rd.loss.part_of_mean(loss) where its gradients with "
+    "respect to weights are not used, else divide the gradient by N; a sum over the batch, or a step by the sign of "
+    "the gradient, needs neither, nor does an evaluation, of which every process has the whole batches"
+)
 INVALID = [
     """\
 for images, labels in loader:
@@ -31,6 +38,23 @@ for images, labels in loader:
 for images, labels in loader:
     mask = labels > 0
     loss = criterion(model(images), labels) / mask.sum()  # RF308
+    loss.backward()
+""",
+    # the step of an attack, by the size of the gradient
+    """\
+for images, labels in loader:
+    images.requires_grad_()
+    gradient = torch.autograd.grad(criterion(model(images), labels), images)[0]  # RF308
+    loss = criterion(model((images + 0.1 * gradient).detach()), labels)
+    loss.backward()
+""",
+    """\
+for images, labels in loader:
+    noise = torch.zeros_like(images, requires_grad=True)
+    criterion(model(images + noise), labels).backward()  # RF308
+    noise = (0.1 * noise.grad).detach()
+    optimizer.zero_grad()
+    loss = criterion(model(images + noise), labels)
     loss.backward()
 """,
     # one divided by it, as a factor
@@ -60,6 +84,15 @@ VALID = [
     """\
 for images, labels in loader:
     loss = criterion(model(images), labels) / rd.loss.batch_count(images.size(0))
+    loss.backward()
+""",
+    # by its direction
+    """\
+for images, labels in loader:
+    images.requires_grad_()
+    gradient = torch.autograd.grad(criterion(model(images), labels), images)[0]
+    changed = images + 0.1 * gradient.sign() + gradient / (gradient.norm(dim=1, keepdim=True) + 1e-8)
+    loss = criterion(model(changed.detach()), labels)
     loss.backward()
 """,
     # a sum, which becomes the mean
@@ -123,6 +156,10 @@ def find(project: Project) -> Iterator[Finding]:
             edits = surround(source, division.count, "rd.loss.batch_count(", ")") if is_sure else []
             message = "a mean is divided by this process's part of the batch: the gradient becomes N times as large"
             yield found(RULE, source, division.node, message, edits, help=HELP)
+    for gradient in input_gradients(project):
+        source = gradient.scope.source
+        edits = surround(source, gradient.loss, "rd.loss.part_of_mean(", ")") if gradient.is_alone else []
+        yield found(RULE, source, gradient.node, OF_SAMPLES, edits, help=HELP_SAMPLES)
 
 
 def _is_sum(project: Project, division: Division) -> bool:

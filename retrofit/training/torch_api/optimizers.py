@@ -9,6 +9,10 @@ OPTIMIZER_MODULES = ("torch.optim",)
 OPTIMIZER_TABLES = frozenset({"torch.optim.__dict__", "vars"})
 OPTIMIZER_PARAMETERS = ["params", "lr"]
 REPEATED_EVALUATION = frozenset({"torch.optim.LBFGS"})  # of the loss, within one step
+# Those whose steps do not grow with the gradients.
+ADAPTIVE = frozenset(f"torch.optim.{name}" for name in (
+    "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop",
+))  # fmt: skip
 # Other packages with optimizers, and how their classes and functions are called.
 OPTIMIZER_PACKAGES = frozenset({
     "torch_optimizer", "apex", "adabound", "transformers", "pytorch_transformers", "timm", "bitsandbytes",

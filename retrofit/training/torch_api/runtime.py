@@ -65,6 +65,7 @@ CHOSEN_MEAN = f"{RUNTIME}.chosen_mean"  # of the elements that a mask leaves, of
 WHOLE_BATCH_LOSS = f"{RUNTIME}.whole_batch_loss"
 WHOLE_BATCH_VALUE = f"{RUNTIME}.whole_batch_value"
 GLOBAL_REDUCTIONS = _of_runtime("batch_sum", "batch_mean")  # over the batch of all ranks, with gradients
+PART_OF_MEAN = f"{RUNTIME}.part_of_mean"  # a mean, for its gradients with respect to samples
 BATCH_ROWS = f"{RUNTIME}.batch_rows"  # of all ranks, with gradients
 GATHER_BATCH = f"{RUNTIME}.gather_batch"  # the samples of all ranks, without gradients
 LOSS_READS = _of_runtime("reduce_loss", "reduce_last_loss", "reduce_summed_loss")  # the same number on all ranks
