@@ -56,6 +56,18 @@ def of_layer(layer):
 
 def orthogonal(net):
     return sum(of_layer(child) for child in net.children() if hasattr(child, "weight"))""",
+    "parameters by their numbers": f"""\
+def orthogonal(net):
+    params, total = list(net.parameters()), 0
+    for i in range(0, len(params), 2):
+        w = params[i]
+        total = total + {PRODUCT} + (params[i] @ params[i].t()).square().mean()
+    return total""",
+    "one parameter": f"""\
+def orthogonal(net):
+    params = list(net.parameters())
+    w = params[0]
+    return {PRODUCT} + (params[0] @ params[0].t()).square().mean()""",
     "one layer": f"""\
 def orthogonal(net):
     w = net[0].weight

@@ -38,7 +38,8 @@ def is_of_weights(project: Project, node: ast.expr, scope: Scope) -> bool:
 
     def through(origin: Origin) -> list[Origin]:
         is_end = _is_weight(project, origin) or isinstance(origin.node, ast.Constant)
-        steps[origin] = [] if is_end else [*inputs(project.analysis, origin), *_given_in_containers(project, origin)]
+        found = [] if is_end else [*inputs(project.analysis, origin), *_given_in_containers(project, origin)]
+        steps[origin] = [inner for inner in found if inner.node is not _place_of(project, origin)]
         return steps[origin]
 
     found = list(origins(project.analysis, [Origin(node, scope)], through))
@@ -46,6 +47,12 @@ def is_of_weights(project: Project, node: ast.expr, scope: Scope) -> bool:
     weights = [origin for origin in ends if _is_weight(project, origin)]
     others = (origin for origin in ends if origin not in weights and not isinstance(origin.node, ast.Constant))
     return bool(weights) and all(_names_an_object(project, origin) for origin in others)
+
+
+def _place_of(project: Project, origin: Origin) -> ast.expr | None:
+    """Return the index by which something is taken that no batch chooses: `i` of weights[i]."""
+    index = origin.node.slice if isinstance(origin.node, ast.Subscript) else None
+    return index if index is not None and not project.batch_values.sources_of(index, origin.scope) else None
 
 
 def _is_weight(project: Project, origin: Origin) -> bool:

@@ -8,7 +8,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Result
+from retrofit.analysis.values.kinds import External, Result
 from retrofit.training.torch_api.tensors import (
     CLAMPS,
     NONLINEAR,
@@ -50,6 +50,13 @@ def _added(node: ast.expr) -> int | None:
     return _of_entry(_added(node.value), node.slice)
 
 
+def swaps_first_axes(analysis: Analysis, node: ast.Attribute, scope: Scope) -> bool:
+    """Return whether this is x.T, or x.mT of a matrix: x is one, or its columns are what is reduced at once."""
+    number = number_of_axes(analysis, node.value, scope) if node.attr in ("mT", "mH") else 0
+    is_reduced = number is None and last_name(scope.source.parents.get(node, node)) in REDUCTIONS
+    return node.attr in ("T", "H") or number == 2 or is_reduced
+
+
 def number_of_axes(analysis: Analysis, node: ast.expr, scope: Scope, steps: int = MOST_STEPS) -> int | None:
     """Return how many axes a tensor has, None where that cannot be seen."""
     if steps == 0:
@@ -83,10 +90,9 @@ def number_of_axes(analysis: Analysis, node: ast.expr, scope: Scope, steps: int 
 
 def _of_call(analysis: Analysis, node: ast.Call, scope: Scope, steps: int) -> int | None:
     name = last_name(node)
-    made = [
-        value.builder.rpartition(".")[2] for value in analysis.evaluate(node.func, scope) if isinstance(value, Result)
-    ]
-    is_function = any("." in full for full in analysis.called(node, scope))
+    values = analysis.evaluate(node.func, scope)
+    made = [value.builder.rpartition(".")[2] for value in values if isinstance(value, Result)]
+    is_function = any(isinstance(value, External) and "." in value.name for value in values)
     is_method = isinstance(node.func, ast.Attribute) and not is_function and not made
     given = [node.func.value, *node.args] if is_method else list(node.args)  # type: ignore[attr-defined]
     if made:

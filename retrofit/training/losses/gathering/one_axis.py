@@ -82,7 +82,8 @@ def _shows_one(project: Project, origin: Origin) -> bool:
         return any(binding.node in project.batch_values.loops for binding in bindings)
     if isinstance(node, ast.Subscript):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
-        return any(isinstance(part, ast.Constant) and isinstance(part.value, int) for part in parts)
+        kept = [part for part in parts if isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...)]
+        return len(kept) < 2 and any(isinstance(getattr(part, "value", None), int) for part in parts)
     if not isinstance(node, ast.Call):
         return False
     name = last_name(node)

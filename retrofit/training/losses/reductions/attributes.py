@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.bindings import class_of_own
-from retrofit.analysis.flow.keys import Keys
+from retrofit.analysis.flow.keys import Key, Keys
 from retrofit.analysis.flow.stored import changed_on_same, changes_of, set_from_outside, set_on_same
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.fields import given_to_attribute, given_to_own
@@ -15,6 +15,7 @@ from retrofit.analysis.values.kinds import Instance
 from retrofit.training.torch_api.modules import is_layer_class
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES
 
+from ..gathering.dimensions import swaps_first_axes
 from ..wrapped import objects_inside
 from . import kinds
 from .kinds import CONSTANT, Kind
@@ -48,9 +49,11 @@ class AttributeReader:
 
     def _of_library(self, node: ast.Attribute, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         """Return the kind of an attribute of a tensor, or of what a model of a library gives."""
-        base = self.reader.kind(node.value, scope, frame, keys)
-        if base.has_rows and node.attr in ("T", "H") and base.axis in (0, 1):
-            return replace(base, axis=1 - base.axis)
+        swaps = swaps_first_axes(self.analysis, node, scope)
+        is_row = swaps and keys in ((None,), (Key.ELEMENT,))
+        base = self.reader.kind(node.value, scope, frame, () if is_row else keys)
+        if swaps and base.has_rows and base.axis in (0, 1):
+            return replace(base, axis=0 if is_row else 1 - base.axis)
         is_loss = "loss" in node.attr.lower() and (base.has_rows or base.parts == {kinds.UNKNOWN})
         return kinds.of(kinds.MEAN) if is_loss else base
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from retrofit.analysis.calls import last_name
+from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import ALONG_AXIS, CHOOSES, FLATTENS, VIEWS
 
@@ -113,6 +113,10 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
         return replace(kind, axis=moved) if moved is not None else kind
     if name in ("t", "adjoint"):
         return replace(kind, axis=1 if kind.axis == 0 else 0)
+    if name == "unflatten" and len(rest) == 2 and _number(rest[0]) == kind.axis:
+        parts = _numbers(rest[1], scope)[:1]  # (1, -1) has the samples second, (-1, n) n of them side by side
+        apart = replace(kind, axis=kind.axis + 1)
+        return kind if parts == (-1,) else apart if parts == (1,) else kinds.coupled_by(kind, (node, scope), kinds.ROWS)
     if name == "unbind" and (axes_of(node, rest, scope)[0] or (0,)) == (0,):
         return kinds.entry(kind)
     if name == "unsqueeze" and rest and _number(rest[0]) == 0 and kind.axis != FLAT:
@@ -249,3 +253,10 @@ def kind_by_pattern(node: ast.Call, found: Kind, scope: Scope) -> Kind:
     if how in (kinds.SUM, kinds.MEAN):
         return kinds.reduced(found, how, (node, scope), None, False)
     return kinds.coupled_by(found, (node, scope))
+
+
+def maps_other_axis(made: ast.Call) -> bool:
+    """Return whether torch.vmap is told to go along another axis than the first of what it is given."""
+    axes = argument_for(made, ["func", "in_dims"], "in_dims")
+    parts = axes.elts if isinstance(axes, (ast.Tuple, ast.List)) else [axes] if axes is not None else []
+    return not all(isinstance(part, ast.Constant) and part.value in (0, None) for part in parts)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.keys import Key, Keys
 from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
+from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP, MAPPINGS
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.fields import given_to_entry
-from retrofit.analysis.values.kinds import Result
+from retrofit.analysis.values.kinds import LocalFunction, Result, name_of
 from retrofit.analysis.values.mapped import MAP
-from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS
+from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS, PARAMETERS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
     CHOSEN_MEAN,
@@ -22,6 +23,7 @@ from retrofit.training.torch_api.runtime import (
     GATHER_BATCH,
     GLOBAL_REDUCTIONS,
     LOSS_READS,
+    PART_OF_MEAN,
     SUM_LOSS,
     WHOLE_BATCH_LOSS,
 )
@@ -37,6 +39,7 @@ from retrofit.training.torch_api.tensors import (
     NEW,
     OF_EACH_ENTRY,
     OPERATORS,
+    REDUCTIONS,
     REPEATS,
     SAME_ARRAY,
     SCATTERS,
@@ -53,11 +56,11 @@ from ..rows.scattered import put_by
 from ..terms import MEAN, terms_at
 from ..wrapped import functions_inside
 from . import kinds
-from .axes import axes_of, einsum_kind, kind_by_pattern
+from .axes import axes_of, einsum_kind, kind_by_pattern, maps_other_axis
 from .functions import Applied, RowFunctions
 from .kinds import CONSTANT, Kind, Leaf
 from .library import COUNTED_MEAN, library_reduction
-from .lists import LAYERS
+from .lists import LAYERS, SAMPLES
 
 if TYPE_CHECKING:
     from .reader import Frame, LossReader
@@ -89,6 +92,8 @@ class CallReader:
             return self.reader.kind(*entry, frame, keys[1:])
         if called & (GLOBAL_REDUCTIONS | LOSS_READS):
             return kinds.of(kinds.GLOBAL)
+        if PART_OF_MEAN in called and node.args:
+            return self.reader.kind(node.args[0], scope, frame, keys)
         terms = terms_at(self.analysis, node, scope)
         if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):
             return kinds.of(kinds.GLOBAL)
@@ -106,9 +111,13 @@ class CallReader:
             self.reader.in_models |= {part for part, _ in found.coupled}
             return replace(kinds.of(kinds.ROWS, found.axis), coupled=found.coupled)
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
-        if any(value.builder in MAPPED and _maps_other_axis(value.call) for value in made):
+        if mapped := [value.call for value in made if value.builder in MAPPED]:
             given = self._joined(node.args, scope, frame, ())
-            return kinds.coupled_by(given, (node, scope), kinds.ROWS) if given.has_rows else given
+            is_moved = given.has_rows and given.axis not in (0, kinds.FLAT)
+            if is_moved or (given.has_rows and any(map(maps_other_axis, mapped))):
+                return kinds.coupled_by(given, (node, scope), kinds.ROWS)
+            if kinds.GLOBAL in given.parts:
+                return given
         if any(value.builder == WHOLE_BATCH_LOSS for value in made):
             return kinds.of(kinds.GLOBAL)
         if DISTRIBUTE_CRITERION in {*(value.builder for value in made), *called}:
@@ -120,6 +129,8 @@ class CallReader:
             return replace(found, coupled=found.coupled | coupled) if coupled else found
         if GRADIENT_FUNCTIONS & called:
             return self._of_gradients(node, scope, frame)
+        if keys and called & {"sorted", "map"} and (entry := self._entry_of(node, scope, frame)) is not None:
+            return entry
         passed_on = self._passed_on(node, scope, keys)
         if passed_on or (keys and called & MAPPINGS):
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)
@@ -153,6 +164,19 @@ class CallReader:
         is_own = not is_loss or bool(functions_inside(self.analysis, node, scope))
         return not is_own and any(kinds.GLOBAL in self.reader.kind(part, scope, frame).parts for part in node.args)
 
+    def _entry_of(self, node: ast.Call, scope: Scope, frame: Frame | None) -> Kind | None:
+        """Return the kind of an entry of sorted(rows), or of map(torch.mean, columns); None where it is not known."""
+        if last_name(node) == "sorted":
+            found = self.reader.kind(node.args[0], scope, frame) if node.args else CONSTANT
+            return kinds.coupled_by(found, (node, scope), kinds.ROWS) if found.has_rows else None
+        column = self.reader.kind(node.args[1], scope, frame, (Key.ELEMENT,)) if len(node.args) == 2 else CONSTANT
+        if kinds.GLOBAL in column.parts:
+            return column
+        given = self.analysis.evaluate(node.args[0], scope) if column.has_rows else ()
+        names = {name_of(value).rpartition(".")[2] for value in given}
+        names |= {last_name(part) for v in given if isinstance(v, LocalFunction) for part in walk(v.node)}
+        return kinds.coupled_by(column, (node, scope)) if REDUCTIONS.intersection(names) else None
+
     def _passed_on(self, node: ast.Call, scope: Scope, keys: Keys) -> list[tuple[ast.expr, Keys]]:
         """Return the arguments whose entries a function of Python passes on: list(losses)[0], zip(a, b)."""
         if not keys or (PASSING_ON | MAPPINGS | {MAP}).isdisjoint(self.analysis.called(node, scope)):
@@ -185,6 +209,8 @@ class CallReader:
         receiver = self._receiver(node, scope)
         if receiver is not None and name.endswith("_") and name[:-1] in OPERATORS.keys() | {"neg"}:
             name = name[:-1]  # in place: x.div_(2)
+        if name in PARAMETERS and receiver is not None:
+            return kinds.of(kinds.PENALTY)
         if name == "scale" and len(node.args) == 1:
             return self.reader.kind(node.args[0], scope, frame, keys)  # scaler.scale(loss)
         given = [receiver] if receiver is not None else node.args[:1]
@@ -241,12 +267,18 @@ class CallReader:
             is_of_tensor = keys in ((None,), (Key.ELEMENT,)) and self._gives_tensor(node, name, scope)
             if is_of_tensor and name not in SPLITS:
                 return kinds.entry(self.reader.kind(node, scope, frame))
+            whole = self._joined(given, scope, frame, ()) if is_of_tensor else CONSTANT
+            axis = (axes_of(node, rest, scope)[0] or (0,))[0]
+            if whole.has_rows and name == "unbind" and axis == whole.axis:
+                return kinds.of(kinds.ROWS)
+            if whole.has_rows and axis != whole.axis:  # columns: of each there is an entry for each sample
+                return replace(whole, axis=whole.axis - (name == "unbind" and 0 <= axis < whole.axis))
             return kinds.of(kinds.UNKNOWN)  # of what a function of a library gives: losses by their names
         return self._of_elements(node, name, found, given, rest, scope, frame)
 
     def _gives_tensor(self, node: ast.Call, name: str, scope: Scope) -> bool:
         """Return whether a function or a method is known to give a tensor, whose entries are parts of it."""
-        return name in TRANSPOSES | OF_EACH_ENTRY and not self._is_of_library(node, scope)
+        return name in TRANSPOSES | OF_EACH_ENTRY | SPLITS and not self._is_of_library(node, scope)
 
     def _folded(self, node: ast.Call, name: str, scope: Scope, frame: Frame | None) -> Kind | None:
         """Return the kind of what Python computes from one sample after the other: max(losses), reduce(add, rows)."""
@@ -273,7 +305,10 @@ class CallReader:
 
     def _stacked(self, node: ast.Call, found: Kind, of: ast.expr, rest: list[ast.expr], scope: Scope) -> Kind:
         """Return the kind of tensors that are put side by side: in a new axis, before that of the samples."""
-        if not found.has_rows or found.axis != 0 or 0 not in (axes_of(node, rest, scope)[0] or (0,)):
+        (axis, *_) = axes_of(node, rest, scope)[0] or (0,)
+        if found.has_rows and axis > 0 and self.reader.samples.lists.entries(of, scope) == {SAMPLES}:
+            return replace(found, axis=axis)
+        if not found.has_rows or found.axis != 0 or axis != 0:
             return found
         return replace(found, axis=1) if self.reader.samples.lists.entries(of, scope) == {LAYERS} else found
 
@@ -363,13 +398,6 @@ class CallReader:
 
     def _joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
-
-
-def _maps_other_axis(made: ast.Call) -> bool:
-    """Return whether torch.vmap is told to go along another axis than the first of what it is given."""
-    axes = argument_for(made, ["func", "in_dims"], "in_dims")
-    parts = axes.elts if isinstance(axes, (ast.Tuple, ast.List)) else [axes] if axes is not None else []
-    return not all(isinstance(part, ast.Constant) and part.value in (0, None) for part in parts)
 
 
 def _is_of_container(keys: Keys) -> bool:
