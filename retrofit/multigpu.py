@@ -3096,7 +3096,7 @@ def part_of_mean(loss: torch.Tensor) -> torch.Tensor:
     The loss itself outside a training batch, and where a rank has a batch of its own: those of its batch.
     """
     is_part = _is_of_all_ranks() and batches_in_use and get_option("batch") == "global"
-    return loss / get_world_size() if is_part else loss
+    return loss * ((weight_of() or 1.0) / get_world_size()) if is_part else loss
 
 
 def whole_batch_size(batch_size: int) -> int:
@@ -4908,4 +4908,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 53a496798b15e5498ecaa7689376e117ffb508c432e23ba893ae71dbf73fbdf8
+# Unchanged while the text above has the SHA-256 1dac89bb5547a8df05fae3064c6d1c458e5726708e8ddbeee2f86780c83f4133

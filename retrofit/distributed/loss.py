@@ -83,7 +83,7 @@ def part_of_mean(loss: torch.Tensor) -> torch.Tensor:
     The loss itself outside a training batch, and where a rank has a batch of its own: those of its batch.
     """
     is_part = _is_of_all_ranks() and batches_in_use and get_option("batch") == "global"
-    return loss / get_world_size() if is_part else loss
+    return loss * ((weight_of() or 1.0) / get_world_size()) if is_part else loss
 
 
 def whole_batch_size(batch_size: int) -> int:

@@ -46,3 +46,8 @@ def has_no_entry(node: ast.AST, keys: Keys) -> bool:
     """Return whether an expression has no such entry: what is computed from numbers has none by name."""
     is_number = isinstance(node, ast.UnaryOp) or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr))
     return is_number and bool(keys) and isinstance(keys[0], str)
+
+
+def is_of_container(keys: Keys) -> bool:
+    """Return whether what is asked for is an entry of a dict, or all that is in something."""
+    return any(key is None or isinstance(key, (str, Key)) for key in keys)

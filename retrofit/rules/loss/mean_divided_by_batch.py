@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
@@ -11,11 +12,21 @@ from retrofit.training import Project
 from retrofit.training.losses.divisions import COUNT, SIZE, Division
 from retrofit.training.losses.input_gradients import input_gradients
 from retrofit.training.losses.reductions.coupling import MAYBE_ONE_BY_ONE, ONE_BY_ONE, obstacle
-from retrofit.training.losses.reductions.reduction import counts_outputs, is_sum, loss_kind
+from retrofit.training.losses.reductions.kinds import PENALTY
+from retrofit.training.losses.reductions.reduction import (
+    backward_kind,
+    counts_outputs,
+    is_sum,
+    loss_kind,
+    reader_of,
+    sum_terms,
+)
 from retrofit.training.losses.terms import MEAN
 
 RULE = CATALOG["RF308"]
 HELP = "divide by rd.loss.batch_count(n) where it is a mean, by rd.loss.rank_share(rd.loss.batch_count(n)) a sum"
+OF_WEIGHTS = "a term of the weights is divided by this process's part of the batch: it counts N times as much"
+HELP_WEIGHTS = "write rd.loss.rank_share(term) for the term where it is divided by the samples of a process"
 OF_SAMPLES = "the gradient of a mean over this process's samples, with respect to them, is used by its size"
 HELP_SAMPLES = (
     "with RETROFIT_BATCH=global it is N times as large: write rd.loss.part_of_mean(loss) where its gradients with "
@@ -38,6 +49,13 @@ for images, labels in loader:
 for images, labels in loader:
     mask = labels > 0
     loss = criterion(model(images), labels) / mask.sum()  # RF308
+    loss.backward()
+""",
+    # a term of the weights, next to a sum over the batch
+    """\
+for images, labels in loader:
+    penalty = model.weight.square().sum()
+    loss = (F.mse_loss(model(images), labels, reduction="sum") + penalty) / len(images)  # RF308
     loss.backward()
 """,
     # the step of an attack, by the size of the gradient
@@ -84,6 +102,13 @@ VALID = [
     """\
 for images, labels in loader:
     loss = criterion(model(images), labels) / rd.loss.batch_count(images.size(0))
+    loss.backward()
+""",
+    # a term of the weights, divided by a number that all processes have
+    """\
+for images, labels in loader:
+    penalty = model.weight.square().sum()
+    loss = criterion(model(images), labels) + penalty / len(loader) + penalty / 100
     loss.backward()
 """,
     # by its direction
@@ -156,10 +181,24 @@ def find(project: Project) -> Iterator[Finding]:
             edits = surround(source, division.count, "rd.loss.batch_count(", ")") if is_sure else []
             message = "a mean is divided by this process's part of the batch: the gradient becomes N times as large"
             yield found(RULE, source, division.node, message, edits, help=HELP)
+    yield from _of_penalties(project)
     for gradient in input_gradients(project):
         source = gradient.scope.source
         edits = surround(source, gradient.loss, "rd.loss.part_of_mean(", ")") if gradient.is_alone else []
         yield found(RULE, source, gradient.node, OF_SAMPLES, edits, help=HELP_SAMPLES)
+
+
+def _of_penalties(project: Project) -> Iterator[Finding]:
+    """Yield the terms of weights that are divided by the samples of a process, next to sums over them or alone."""
+    for path in project.paths:
+        call, scope = path.frames[0].node, path.frames[0].scope
+        backward_kind(project, call, scope)  # type: ignore[arg-type]
+    for quotient, scope in reader_of(project).divided_penalties.items():
+        dividend = quotient.left if isinstance(quotient, ast.BinOp) else getattr(quotient, "func", quotient)
+        dividend = dividend.value if isinstance(dividend, ast.Attribute) else dividend
+        terms = sum_terms(project, dividend, scope, PENALTY)
+        edits = [edit for t, where in terms or () for edit in surround(where.source, t, "rd.loss.rank_share(", ")")]
+        yield found(RULE, scope.source, quotient, OF_WEIGHTS, edits, help=HELP_WEIGHTS)
 
 
 def _is_sum(project: Project, division: Division) -> bool:

@@ -63,9 +63,17 @@ class BatchSizes:
             found |= {getattr(value.node, "value", None) if isinstance(value, Display) else None for value in values}
         return found if len(found) == 1 and all(type(size) is int and size > 1 for size in found) else set()  # type: ignore[operator]
 
-    def is_number(self, node: ast.expr) -> bool:
-        """Return whether a number is as large as the batch size, or a product of such a number: 8, 4 * 8."""
-        return any(isinstance(part, ast.Constant) and part.value in self._numbers for part in _factors(node))
+    def is_number(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether a number is as large as the batch size, or a product of such a number: 8, 4 * 8.
+
+        Also a variable that has this number, which another one than that of the loader may be.
+        """
+        return any(self._is_number(part, scope) for part in _factors(node)) if self._numbers else False
+
+    def _is_number(self, node: ast.expr, scope: Scope) -> bool:
+        values = self.analysis.evaluate(node, scope)
+        found = {getattr(value.node, "value", None) if isinstance(value, Display) else None for value in values}
+        return bool(found) and found <= self._numbers
 
     def _given(self, place: tuple[ast.expr, Scope]) -> Iterator[tuple[ast.expr, Scope]]:
         """Yield what callers give for a size that is a parameter where the batch is drawn."""

@@ -291,6 +291,9 @@ class _Search:
         """Return what a variable is set to, and what is put into the list that it holds where that counts."""
         scope = step.scope
         drawn = [b for b, _ in bindings_of(self.analysis, node, scope) if b.node in self.values.loops]
+        if drawn and isinstance(node, ast.Name):  # not where it is read before the loop
+            live = live_bindings(node, scope)[1]
+            drawn = [binding for binding in drawn if binding in live]
         if any(self.values.is_batch(binding) for binding in drawn):
             self._notes[step].add(BATCH)
         found = list(self.values.given_to_methods.get(last_name(node), [])) if self.stored else []

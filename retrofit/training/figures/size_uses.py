@@ -36,7 +36,7 @@ def is_batch_size(project: Project, node: ast.expr, scope: Scope) -> bool:
     Also a number as large as that.
     """
     if not isinstance(node, (ast.Name, ast.Attribute)):
-        return project.batch_sizes.is_number(node)
+        return project.batch_sizes.is_number(node, scope)
     known: dict[tuple[ast.expr, Scope], bool] = project.analysis.fact("batch sizes read", dict)
     if (node, scope) not in known:
         known[node, scope] = _is_batch_size(project, node, scope)

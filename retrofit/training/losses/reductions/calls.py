@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for, last_name
-from retrofit.analysis.flow.keys import Key, Keys
+from retrofit.analysis.flow.keys import Key, Keys, is_of_container
 from retrofit.analysis.flow.sources import PASSING_ON, Origin, origins, sources
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import LISTS_OBJECTS, LOOKS_UP, MAPPINGS
@@ -15,7 +15,7 @@ from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.fields import given_to_entry
 from retrofit.analysis.values.kinds import LocalFunction, Result, name_of
 from retrofit.analysis.values.mapped import MAP
-from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS, PARAMETERS
+from retrofit.training.torch_api.modules import GRADIENT_FUNCTIONS, PARAMETER_CLASSES, PARAMETERS
 from retrofit.training.torch_api.runtime import (
     BATCH_ROWS,
     CHOSEN_MEAN,
@@ -24,6 +24,7 @@ from retrofit.training.torch_api.runtime import (
     GLOBAL_REDUCTIONS,
     LOSS_READS,
     PART_OF_MEAN,
+    RANK_SHARE,
     SUM_LOSS,
     WHOLE_BATCH_LOSS,
 )
@@ -92,8 +93,9 @@ class CallReader:
             return self.reader.kind(*entry, frame, keys[1:])
         if called & (GLOBAL_REDUCTIONS | LOSS_READS):
             return kinds.of(kinds.GLOBAL)
-        if PART_OF_MEAN in called and node.args:
-            return self.reader.kind(node.args[0], scope, frame, keys)
+        if called & {PART_OF_MEAN, RANK_SHARE} and node.args:
+            found = self.reader.kind(node.args[0], scope, frame, keys)
+            return kinds.of(kinds.GLOBAL) if found.parts == {kinds.PENALTY} else found
         terms = terms_at(self.analysis, node, scope)
         if self.reader.may_be_global and self._is_of_all_ranks(node, scope, frame):
             return kinds.of(kinds.GLOBAL)
@@ -197,7 +199,7 @@ class CallReader:
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
             return self._of_term(reduction, node, scope)
-        if _is_of_container(keys):
+        if is_of_container(keys):
             return kinds.of(kinds.UNKNOWN)
         given = self.reader.kind(node.args[0], scope, frame) if node.args and keys in ((), (0,)) else CONSTANT
         if kinds.GLOBAL in given.parts:  # a layer without weights, of gathered rows
@@ -209,7 +211,7 @@ class CallReader:
         receiver = self._receiver(node, scope)
         if receiver is not None and name.endswith("_") and name[:-1] in OPERATORS.keys() | {"neg"}:
             name = name[:-1]  # in place: x.div_(2)
-        if name in PARAMETERS and receiver is not None:
+        if (name in PARAMETERS and receiver is not None) or self.analysis.called(node, scope) & PARAMETER_CLASSES:
             return kinds.of(kinds.PENALTY)
         if name == "scale" and len(node.args) == 1:
             return self.reader.kind(node.args[0], scope, frame, keys)  # scaler.scale(loss)
@@ -263,7 +265,7 @@ class CallReader:
         if name.rstrip("_") in SCATTERS and receiver is not None:
             return kinds.join([self.reader.kind(receiver, scope, frame, keys), put_by(self.reader, node, scope, frame)])
         found = self._joined(given, scope, frame, keys)
-        if _is_of_container(keys) and name not in SAME:
+        if is_of_container(keys) and name not in SAME:
             is_of_tensor = keys in ((None,), (Key.ELEMENT,)) and self._gives_tensor(node, name, scope)
             if is_of_tensor and name not in SPLITS:
                 return kinds.entry(self.reader.kind(node, scope, frame))
@@ -398,8 +400,3 @@ class CallReader:
 
     def _joined(self, nodes: list[ast.expr], scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
         return kinds.join(self.reader.kind(node, scope, frame, keys) for node in nodes)
-
-
-def _is_of_container(keys: Keys) -> bool:
-    """Return whether what is asked for is an entry of a dict, or all that is in something."""
-    return any(key is None or isinstance(key, (str, Key)) for key in keys)

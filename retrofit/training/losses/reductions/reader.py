@@ -14,13 +14,12 @@ from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS, Origin, concatenation, entries
 from retrofit.analysis.flow.stored import changed_in, stored_in
 from retrofit.analysis.memory import Memory
-from retrofit.analysis.nodes import COMPREHENSIONS, children, walk
+from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope
 from retrofit.analysis.values.kinds import LocalFunction
 from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.torch_api.modules import PARAMETERS
 from retrofit.training.torch_api.runtime import BATCH_ROWS, RANK_SHARE
-from retrofit.training.torch_api.tensors import JOINS, SUMS_OF_SEVERAL
 
 from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
@@ -34,7 +33,7 @@ from .calls import CallReader
 from .decided import is_ruled_out, taken
 from .kinds import CONSTANT, Kind
 from .library import is_square, raised_norm
-from .samples import SampleLoops, counted_in, looks_like_size
+from .samples import SampleLoops, counted_in, is_added_to, looks_like_size
 from .size_factors import SIZE as SIZE_FACTOR
 from .size_factors import SizeFactors
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 MOST_STEPS = 25_000
-ADDING = JOINS | SUMS_OF_SEVERAL | {"add", "sub", "reduce"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,7 @@ class LossReader:
         self.reductions: dict[ast.expr, set[str]] = {}  # what each reduction over a batch makes of it: SUM, MEAN
         self.in_models: set[ast.expr] = set()  # sums and means over the batch in what a model does with its inputs
         self.counts_of_all: dict[ast.expr, Scope] = {}  # numbers of samples next to a sum over those of all ranks
+        self.divided_penalties: dict[ast.expr, Scope] = {}  # quotients: of weights, by the samples of a rank
         self._before_batches = set(_before_batches(project))
         self.first_unread: tuple[ast.expr, Scope] | None = None  # past MOST_STEPS
         # Of itself an expression has what it has anyway.
@@ -170,7 +169,7 @@ class LossReader:
             given = binding.value.args[:1] if isinstance(binding.value, ast.Call) else []
             return kinds.join(self.kind(part, scope, frame) for part in given)
         found = self.kind(binding.value, scope, frame, (*binding.path, *keys))
-        adds = _is_added_to(binding.name, binding.value)
+        adds = is_added_to(binding.name, binding.value)
         is_of_samples = adds and self.samples.is_within(binding.node, scope)
         found = kinds.added_up(found, self.samples.unclear_around(binding.node, scope)) if adds else found
         return kinds.summed_up(found) if is_of_samples and _is_of_sample(found) else found
@@ -294,9 +293,13 @@ class LossReader:
         if RANK_SHARE in named:  # of which DDP makes a mean over the batch of all ranks
             return kinds.per_size(kind)
         sizes = self.project.batch_sizes
-        if (divisor, scope) in sizes or (kinds.SUM in kind.parts and sizes.is_number(divisor)):
-            return self._mean(kinds.per_size(kind, (divisor, scope)), scope, whole)
+        is_setting = (divisor, scope) in sizes or (kinds.SUM in kind.parts and sizes.is_number(divisor, scope))
         what = self.divisors.kind_of(divisor, scope)
+        is_of_samples = what in (SIZE, COUNT) or (is_setting and kinds.SUM in kind.parts)
+        if is_of_samples and kinds.PENALTY in kind.parts <= {kinds.PENALTY, kinds.SUM, kinds.COUPLED}:
+            self.divided_penalties[whole] = scope
+        if is_setting:
+            return self._mean(kinds.per_size(kind, (divisor, scope)), scope, whole)
         if what == COUNT:
             own = self.kind(divisor, scope, frame)
             if (kind.has_rows or kind.scaled) and not self._is_per_sample(divisor, scope):
@@ -364,19 +367,6 @@ class LossReader:
             learnt = [v for v in values if GRADIENT in self.project.batch_values.sources_of(v, function.scope)]
             values = learnt or values  # `return targets.sum()`, which has no gradient, next to a loss
         return kinds.join(self.kind(value, function.scope, inner, keys) for value in values)
-
-
-def _is_added_to(name: str, node: ast.expr) -> bool:
-    """Return whether an expression adds something to a variable: loss + term, sum([loss, term]), not loss / n."""
-    pending: list[tuple[ast.AST, bool]] = [(node, False)]
-    while pending:
-        part, is_inside = pending.pop()
-        if is_inside and isinstance(part, ast.Name) and part.id == name:
-            return True
-        is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub))
-        is_inside = is_inside or is_sum or (isinstance(part, ast.Call) and last_name(part) in ADDING)
-        pending += [(inner, is_inside) for inner in children(part)]
-    return False
 
 
 def _is_of_sample(kind: Kind) -> bool:

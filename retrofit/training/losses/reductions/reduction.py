@@ -84,8 +84,13 @@ def has_rows(project: Project, node: ast.expr, scope: Scope) -> bool:
     return plain_reader(project).kind(node, scope).has_rows
 
 
-def sum_terms(project: Project, loss: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]] | None:
-    """Return the terms of a loss that are sums over the batch, where others are not; None where they are not apart."""
+def sum_terms(
+    project: Project, loss: ast.expr, scope: Scope, part: str = kinds.SUM
+) -> list[tuple[ast.expr, Scope]] | None:
+    """Return the terms of a loss that are sums over the batch, where others are not; None where they are not apart.
+
+    `part`: or of another kind, as penalties of weights.
+    """
     found: list[tuple[ast.expr, Scope]] = []
     is_apart = True
 
@@ -94,9 +99,10 @@ def sum_terms(project: Project, loss: ast.expr, scope: Scope) -> list[tuple[ast.
         nonlocal is_apart
         node, scope, keys = origin
         kind = kinds.CONSTANT if isinstance(node, ast.AugAssign) else reader_of(project).kind(node, scope, None, keys)
-        if is_sum(kind):
+        is_one = is_sum(kind) if part == kinds.SUM else kind.parts == {part}
+        if is_one:
             found.append((node, scope))  # type: ignore[arg-type]
-        if not isinstance(node, ast.AugAssign) and (kinds.SUM not in kind.parts or is_sum(kind)):
+        if not isinstance(node, ast.AugAssign) and (part not in kind.parts or is_one):
             return []
         inner = _linear_parts(project.analysis, origin)
         is_apart &= bool(inner) or isinstance(node, ast.AugAssign)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalClass, Result, Value
 from retrofit.training.data.batch_values import BATCH, BatchValues
 from retrofit.training.data.drawn import is_loader
 from retrofit.training.torch_api.data import DATA_PACKAGES
-from retrofit.training.torch_api.tensors import COUNT_METHODS
+from retrofit.training.torch_api.tensors import COUNT_METHODS, JOINS, SUMS_OF_SEVERAL
 
 from ..divisions import SIZE, Reader
 from .kinds import Leaf
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAMES = re.compile(r"batch|^bsz?$|_bsz?$", re.IGNORECASE)
 OTHERS = re.compile(r"batches|accum|per_batch|(n|num|nb)_?batch$|norm", re.IGNORECASE)  # numbers of batches
+ADDING = JOINS | SUMS_OF_SEVERAL | {"add", "sub", "reduce"}
 LOADERS = re.compile(r"load|data|self$", re.IGNORECASE)
 
 
@@ -161,6 +162,19 @@ def _looked_up(loop: ast.For | ast.comprehension, target: ast.expr | None, scope
 def _first_of_pair(target: ast.expr) -> ast.expr | None:
     """Return `i` of for i, part in enumerate(parts)."""
     return target.elts[0] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else None
+
+
+def is_added_to(name: str, node: ast.expr) -> bool:
+    """Return whether an expression adds something to a variable: loss + term, sum([loss, term]), not loss / n."""
+    pending: list[tuple[ast.AST, bool]] = [(node, False)]
+    while pending:
+        part, is_inside = pending.pop()
+        if is_inside and isinstance(part, ast.Name) and part.id == name:
+            return True
+        is_sum = isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub))
+        is_inside = is_inside or is_sum or (isinstance(part, ast.Call) and last_name(part) in ADDING)
+        pending += [(inner, is_inside) for inner in children(part)]
+    return False
 
 
 def looks_like_size(values: BatchValues, node: ast.expr, scope: Scope) -> bool:
