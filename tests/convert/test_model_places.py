@@ -553,3 +553,28 @@ def test_a_copy_is_another_model(tmp_path: Path) -> None:
 def test_an_attribute_and_a_name_of_one_model_are_one_model(tmp_path: Path) -> None:
     text = script(init="self.model = model = self.build()").replace("SGD(self.model.", "SGD(model.")
     assert "self.model = rd.distribute_model(self.model)" in converted(tmp_path, text)
+
+
+COMPILED = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4)
+model = nn.Linear(4, 1)
+MOVED
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    loss = fast(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("made", ["torch.compile(model)", 'torch.compile(model) if device == "cuda" else model'])
+@pytest.mark.parametrize("moved", ["model = model.to(device)", "model.to(device)"])
+def test_a_compiled_model_is_wrapped_after_the_model_in_it_has_moved(tmp_path: Path, made: str, moved: str) -> None:
+    lines = converted(tmp_path, COMPILED.replace("MOVED", f"fast = {made}\n{moved}"))
+    assert lines.index("fast = rd.distribute_model(fast)") == lines.index(moved) + 1

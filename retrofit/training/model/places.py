@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import is_method
@@ -13,6 +14,7 @@ from retrofit.analysis.flow.variables import Variable, is_plain, variables_of
 from retrofit.analysis.scopes import FUNCTIONS, Binding, Scope, parameters
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance
+from retrofit.training.torch_api.modules import PLAIN_WRAPPERS
 
 from ..loops import Frame, Path
 from ..placement import after_variable, first_statement
@@ -29,13 +31,27 @@ Place = tuple[Source, ast.stmt, str]  # before which statement, and how the vari
 def place_after(project: Project, model: Model, paths: list[Path]) -> tuple[Source, ast.stmt] | None:
     """Return the statement after which a variable holds the model that paths train; None where there is no such one."""
     analysis, variable = project.analysis, model.variable
-    filled = fillings(analysis, variable) if model.is_container else []
+    filled = fillings(analysis, variable) if model.is_container else [*_moved_inside(analysis, variable)]
     place = after_variable(analysis, variable, paths, lambda given: _is_again(project, variable, given), filled)
     if place is None:
         place = after_variable(analysis, variable, paths, lambda given: keeps_object(analysis, variable, given), filled)
     if place is None or all(analysis.scope_at(*place) is filling.scope for filling in filled):
         return place
     return None  # another function fills the container
+
+
+def _moved_inside(analysis: Analysis, variable: Variable) -> Iterator[Assignment]:
+    """Yield what moves a model later that is wrapped already: fast = torch.compile(model); model = model.cuda()."""
+    for made in assignments_to(analysis, variable):
+        arms = [made.value.body, made.value.orelse] if isinstance(made.value, ast.IfExp) else [made.value]
+        calls = [arm for arm in arms if isinstance(arm, ast.Call)]
+        wrapped = [call for call in calls if analysis.called(call, made.scope) & PLAIN_WRAPPERS.keys()]
+        given = [part for call in wrapped for part in call.args[:1]]
+        for inner in {inner for part in given for inner in variables_of(analysis, part, made.scope)} - {variable}:
+            for moved in assignments_to(analysis, inner):
+                is_later = moved.scope is made.scope and moved.statement.lineno > made.statement.lineno
+                if is_later and (moved.in_place or keeps_object(analysis, inner, moved)):
+                    yield moved
 
 
 def named_before(project: Project, model: Model, source: Source, place: ast.stmt) -> dict[str, bool]:
