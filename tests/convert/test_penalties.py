@@ -30,6 +30,7 @@ class Layer(nn.Module):
 
 
 x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
+SAMPLES, ROWS = len(x), x.shape[0]
 loader = DataLoader(TensorDataset(x, y), batch_size=8)
 model = Layer()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -85,7 +86,7 @@ def test_a_quotient_set_again(tmp_path: Path) -> None:
     assert "loss = total + rd.loss.rank_share(term)" in lines and "loss /= len(x)" in lines
 
 
-@pytest.mark.parametrize("number", ["len(loader)", "len(loader.dataset)"])
+@pytest.mark.parametrize("number", ["len(loader)", "len(loader.dataset)", "SAMPLES", "ROWS"])
 def test_what_is_made_before_the_loop_is_not_of_the_batch_under_the_same_name(tmp_path: Path, number: str) -> None:
     """`x` and `y` are the data, from which the loader is made, and the batches of the loop."""
     assert f"loss = total / {number}" in converted(tmp_path, script("0", f"total / {number}"))
