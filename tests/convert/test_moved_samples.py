@@ -72,3 +72,21 @@ def test_statistics_of_columns_one_by_one_are_not_passed_over(tmp_path: Path, fo
 def test_what_is_of_each_sample_stays(tmp_path: Path, form: str) -> None:
     lines = converted(tmp_path, SCRIPT.replace("LOSS", OF_SAMPLES[form]))
     assert f"loss = {OF_SAMPLES[form]}" in lines and "rd.loss." not in "".join(lines).replace("reduce_loss", "")
+
+
+PRODUCTS = [
+    'torch.einsum("bi,bj->ij", z, z)',
+    "torch.tensordot(z, z, dims=([0], [0]))",
+    "torch.bmm(z.t().unsqueeze(0), z.unsqueeze(0))[0]",
+    "z.t().mm(z)",
+]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_what_is_computed_from_the_rows_of_all_ranks_is_not_added_up_over_them(tmp_path: Path, product: str) -> None:
+    script = SCRIPT.replace(
+        "    loss = LOSS", f"    z = out / out.std(0)\n    c = {product} / len(x)\n    loss = c.pow(2).sum()"
+    )
+    lines = converted(tmp_path, script)
+    assert "out = rd.loss.batch_rows(model(x))" in lines and f"c = {product} / rd.loss.batch_count(len(x))" in lines
+    assert "loss.backward()" in lines and "loss = c.pow(2).sum()" in lines

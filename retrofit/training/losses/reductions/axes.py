@@ -233,7 +233,7 @@ def einsum_kind(node: ast.Call, operands: Kind, scope: Scope) -> Kind:
     """Return the kind of torch.einsum("bc,bc->b", x, y): a sum over the samples where their axis is gone."""
     equation = equation_of(node)
     if equation is None or not operands.has_rows:
-        return operands if operands.has_rows else kinds.of(kinds.UNKNOWN)
+        return operands if operands.parts else kinds.of(kinds.UNKNOWN)
     batch, after = equation[0][0][:1], equation[1]
     if batch in after:
         return replace(operands, axis=after.index(batch))
