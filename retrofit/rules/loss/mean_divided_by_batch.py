@@ -54,7 +54,7 @@ for images, labels in loader:
     # a term of the weights, next to a sum over the batch
     """\
 for images, labels in loader:
-    penalty = model.weight.square().sum()
+    penalty = sum(weight.square().sum() for weight in model.parameters())
     loss = (F.mse_loss(model(images), labels, reduction="sum") + penalty) / len(images)  # RF308
     loss.backward()
 """,
@@ -74,6 +74,7 @@ for images, labels in loader:
     optimizer.zero_grad()
     loss = criterion(model(images + noise), labels)
     loss.backward()
+    optimizer.step()
 """,
     # one divided by it, as a factor
     """\
@@ -107,7 +108,7 @@ for images, labels in loader:
     # a term of the weights, divided by a number that all processes have
     """\
 for images, labels in loader:
-    penalty = model.weight.square().sum()
+    penalty = sum(weight.square().sum() for weight in model.parameters())
     loss = criterion(model(images), labels) + penalty / len(loader) + penalty / 100
     loss.backward()
 """,

@@ -115,8 +115,7 @@ class CallReader:
         made = [value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result)]
         if mapped := [value.call for value in made if value.builder in MAPPED]:
             given = self._joined(node.args, scope, frame, ())
-            is_moved = given.has_rows and given.axis not in (0, kinds.FLAT)
-            if is_moved or (given.has_rows and any(map(maps_other_axis, mapped))):
+            if given.has_rows and (given.axis not in (0, kinds.FLAT) or any(map(maps_other_axis, mapped))):
                 return kinds.coupled_by(given, (node, scope), kinds.ROWS)
             if kinds.GLOBAL in given.parts:
                 return given
@@ -131,8 +130,9 @@ class CallReader:
             return replace(found, coupled=found.coupled | coupled) if coupled else found
         if GRADIENT_FUNCTIONS & called:
             return self._of_gradients(node, scope, frame)
-        if keys and called & {"sorted", "map"} and (entry := self._entry_of(node, scope, frame)) is not None:
-            return entry
+        found_entry = self._entry_of(node, scope, frame) if keys and called & {"sorted", MAP} else None
+        if found_entry is not None:
+            return found_entry
         passed_on = self._passed_on(node, scope, keys)
         if passed_on or (keys and called & MAPPINGS):
             return kinds.join(self.reader.kind(part, scope, frame, inner) for part, inner in passed_on)

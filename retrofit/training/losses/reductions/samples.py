@@ -11,7 +11,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.sites import call_chains
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import children, walk
-from retrofit.analysis.scopes import Scope
+from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalClass, Result, Value
 from retrofit.training.data.batch_values import BATCH, BatchValues
@@ -201,6 +201,8 @@ def is_name_of_size(name: str) -> bool:
 
 def _is_size(values: BatchValues, origin: Origin) -> bool:
     node, scope, keys = origin
+    if _is_before_batches(values, node, scope):
+        return not keys and isinstance(node, (ast.Name, ast.Attribute)) and is_name_of_size(last_name(node))
     if keys:
         return keys == (0,) and last_name(node) in ("shape", "size")  # of n, c, h, w = x.shape too
     if isinstance(node, (ast.Name, ast.Attribute)):
@@ -211,6 +213,13 @@ def _is_size(values: BatchValues, origin: Origin) -> bool:
     if last_name(node) != "len" or first is None or LOADERS.search(ast.unparse(first)):
         return False
     return not (_is_drawn_from(values, first, scope) or _holds_no_batch(values.analysis, first, scope))
+
+
+def _is_before_batches(values: BatchValues, node: ast.AST, scope: Scope) -> bool:
+    """Return whether an expression is evaluated once, before the loops over batches that are in its function."""
+    loops = [loop for loop in own_nodes(scope.node) if loop in values.loops]
+    lines = [loop.lineno for loop in loops]  # type: ignore[attr-defined]
+    return bool(loops) and isinstance(node, ast.expr) and node.lineno < min(lines)
 
 
 def _is_drawn_from(values: BatchValues, node: ast.expr, scope: Scope) -> bool:
