@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite, argument_for, last_name
 from retrofit.analysis.flow.operands import inputs
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Scope, own_calls, own_nodes
+from retrofit.analysis.scopes import Binding, Scope, own_calls, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Result, Value
 from retrofit.training.data.batch_values import BATCH
@@ -89,27 +90,26 @@ def _read_after(project: Project, loss: ast.expr, scope: Scope) -> list[ast.expr
     """
     if not isinstance(loss, (ast.Name, ast.Attribute, ast.Call, ast.BinOp, ast.UnaryOp)):
         return []
-    names = {part.id for node in _with_history(project.analysis, loss, scope) for part in walk(node) if _is_name(part)}  # type: ignore[attr-defined]
-    nodes = [node for node in own_nodes(scope.node) if isinstance(node, ast.expr)]
-    read = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and node.attr == "grad"
-        and isinstance(node.ctx, ast.Load)
-        and getattr(node.value, "id", "") in names
-        and _is_of_samples(project, node.value, scope)
-    ]
-    return [*read, *_steps_of(project, names, scope)]
+    names = _with_history(project.analysis, loss, scope)
+    leaves = {binding for name in names for binding in live_bindings(name, scope)[1]}
+    nodes = [node for node in own_nodes(scope.node) if isinstance(node, ast.Attribute) and node.attr == "grad"]
+    read = [n for n in nodes if isinstance(n.ctx, ast.Load) and _is_of_leaves(project, n.value, scope, leaves)]
+    return [*read, *_steps_of(project, leaves, scope)]
 
 
-def _steps_of(project: Project, names: set[str], scope: Scope) -> Iterator[ast.expr]:
-    """Yield the steps of optimizers of samples under these names, but for those whose steps are as large for any."""
+def _is_of_leaves(project: Project, node: ast.expr, scope: Scope, leaves: set[Binding]) -> bool:
+    """Return whether a variable holds samples that a loss has a gradient for: not what it is set to later."""
+    is_leaf = isinstance(node, ast.Name) and not leaves.isdisjoint(live_bindings(node, scope)[1])
+    return is_leaf and _is_of_samples(project, node, scope)
+
+
+def _steps_of(project: Project, leaves: set[Binding], scope: Scope) -> Iterator[ast.expr]:
+    """Yield the steps of optimizers of samples, but for those that are as large for any gradient."""
     calls = own_calls(scope.node)
     made: set[Value] = set()
     for call in calls:
         given = getattr(argument_for(call, ["params"], "params"), "elts", [])
-        is_own = bool(given) and all(getattr(p, "id", "") in names and _is_of_samples(project, p, scope) for p in given)
+        is_own = bool(given) and all(_is_of_leaves(project, part, scope, leaves) for part in given)
         if is_own and not project.analysis.called(call, scope) & ADAPTIVE:
             made |= project.analysis.evaluate(call, scope)
     for call in calls if made else ():
@@ -118,12 +118,8 @@ def _steps_of(project: Project, names: set[str], scope: Scope) -> Iterator[ast.e
             yield call
 
 
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
-
-
-def _with_history(analysis: Analysis, loss: ast.expr, scope: Scope) -> Iterator[ast.expr]:
-    """Yield what a loss of a function is computed from there, with a gradient."""
+def _with_history(analysis: Analysis, loss: ast.expr, scope: Scope) -> Iterator[ast.Name]:
+    """Yield the names that a loss of a function is computed from there, with a gradient."""
 
     def onward(origin: Origin) -> list[Origin]:
         node = origin.node.func if isinstance(origin.node, ast.Call) else origin.node
