@@ -15,7 +15,7 @@ from ..files.runtime_names import canonical
 from ..nodes import walk
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP, VARS
 from ..scopes import Scope
-from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Value, Values
+from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Result, Value, Values
 from .texts import evaluated, texts_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,15 @@ def _taken_by_text(analysis: Analysis, node: ast.Call, scope: Scope) -> Values:
     """Return the methods of objects, or the functions and classes of modules, that getattr(value, name) can give."""
     values = analysis.evaluate(node.args[0], scope)
     methods = methods_taken(analysis, node, values)
-    return frozenset(methods) if methods else members_by_text(analysis, values, node.args[1], scope)
+    if methods:
+        return frozenset(methods)
+    found = members_by_text(analysis, values, node.args[1], scope)
+    is_open = bool(found) and _has_external(values)  # a module of a library, too
+    return found | {Result("getattr", node, scope)} if is_open and not _has_external(found) else found
+
+
+def _has_external(values: Iterable[Value]) -> bool:
+    return any(isinstance(value, External) for value in values)
 
 
 def members_by_text(analysis: Analysis, values: Values, name: ast.expr, scope: Scope) -> Values:

@@ -52,9 +52,14 @@ def find_optimizers(analysis: Analysis) -> list[Optimizer]:
         if configured is not None:
             found.append(Optimizer(node, scope, (Builder("instantiate"),), configured, None))
         elif classes:
-            given = argument_for(node, ["params"], "params")
+            given = argument_for(node, ["params"], "params") or _all_given(node)
             found.append(Optimizer(node, scope, tuple(builders), given, _rate(analysis, node, classes)))
     return found
+
+
+def _all_given(call: ast.Call) -> ast.expr | None:
+    """Return the `*args` that a general factory hands on: getattr(module, name)(*args, **options)."""
+    return call.args[0] if call.args and isinstance(call.args[0], ast.Starred) else None
 
 
 def _given_to_configured(analysis: Analysis, call: ast.Call, scope: Scope) -> ast.expr | None:
@@ -76,7 +81,9 @@ def parameter_owners(analysis: Analysis, optimizer: Optimizer) -> list[tuple[ast
 
 def owners_of(analysis: Analysis, parameters: ast.expr, where: Scope) -> list[tuple[ast.expr, Scope]]:
     """Return the expressions whose parameters an expression gives."""
-    parts = origins(analysis, [Origin(parameters, where)], partial(_parts, analysis))
+    is_all = isinstance(parameters, ast.Starred)
+    start = Origin(parameters.value, where, (0,)) if is_all else Origin(parameters, where)  # type: ignore[attr-defined]
+    parts = origins(analysis, [start], partial(_parts, analysis))
     owners = (owner for part in parts for owner in _owners(analysis, part.node, part.scope))
     return list(dict.fromkeys((whole, scope) for node, scope in owners for whole in _wholes(node)))
 
