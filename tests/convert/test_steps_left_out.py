@@ -120,6 +120,18 @@ def test_a_function_returns_by_the_samples_of_all_ranks(tmp_path: Path) -> None:
     assert "if rd.loss.batch_count(len(x)) < 2:" in lines
 
 
+def test_a_batch_of_one_graph_is_one_of_all_ranks(tmp_path: Path) -> None:
+    script = FEW.replace("from torch.utils.data import", "from torch_geometric.loader import").replace(
+        ", TensorDataset", ""
+    )
+    script = script.replace("TensorDataset(data, data.sum(1, keepdim=True))", "graphs").replace("x, y in", "batch in")
+    script = script.replace("TEST", "batch.x.shape[0] == 1 or batch.batch[-1] == 0").replace(
+        "data = torch.randn(25, 4)", "graphs = torch.load('graphs.pt')"
+    )
+    lines = converted(tmp_path, script.replace("model(x), y", "model(batch), batch.y"))
+    assert "if rd.loss.batch_count(batch.x.shape[0]) == 1 or rd.loss.batch_count(batch.num_graphs) == 1:" in lines
+
+
 @pytest.mark.parametrize("test", ["x[0, 0] == 1", "x.size(1) < 2", "len(x) == 1 or y[0] > 2", "x.shape == 1"])
 def test_another_test_of_the_batch_is_refused(tmp_path: Path, test: str) -> None:
     assert conversion(tmp_path, FEW.replace("TEST", test)).refusals

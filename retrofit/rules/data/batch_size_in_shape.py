@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.edits import replace as substitute
 from retrofit.analysis.nodes import walk
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.written_sizes import WrittenSize, written_sizes
@@ -334,4 +335,7 @@ def _skipped(project: Project) -> Iterator[Finding]:
     for node, size, scope in batches_of_one(project):
         message = "one process may have one sample of a batch, where all together have several"
         edits = surround(scope.source, size, "rd.loss.batch_count(", ")")
+        if isinstance(size, ast.Compare):
+            graphs = ast.unparse(size).removesuffix(".batch[-1] == 0")
+            edits = [substitute(scope.source, size, f"rd.loss.batch_count({graphs}.num_graphs) == 1")]
         yield found(RULE, scope.source, node.test, message, edits, help=HELP_FEW)

@@ -215,13 +215,27 @@ def batches_of_one(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]
         tests = [place for place in tests if place[1].source.parents[place[0]] is loop]
         tests += [place for frame in path.frames[: path.frames.index(around)] for place in _returning(frame)]
         for node, scope in tests:
-            test = node.test
-            if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-                continue
-            for size, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-                is_few = isinstance(other, ast.Constant) and other.value in (1, 2)
-                if is_few and _counts_rows(project, size, scope):
-                    yield node, size, scope
+            given = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+            counts = [_few(project, test, scope) for test in given]
+            yield from ((node, count, scope) for count in counts if count is not None and None not in counts)
+
+
+def tests_of_one(project: Project) -> set[ast.expr]:
+    """Return the tests of `batches_of_one`, which all processes decide in the same way."""
+    return project.analysis.fact("tests of one", lambda: {node.test for node, _, _ in batches_of_one(project)})
+
+
+def _few(project: Project, test: ast.expr, scope: Scope) -> ast.expr | None:
+    """Return the number of samples in `len(images) == 1`; all of `batch.batch[-1] == 0`, of a batch of one graph."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    if isinstance(test.ops[0], ast.Eq) and ast.unparse(test).endswith(".batch[-1] == 0"):
+        return test if BATCH in project.batch_values.sources_of(test.left, scope) else None
+    for size, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+        is_few = isinstance(other, ast.Constant) and other.value in (1, 2)
+        if is_few and _counts_rows(project, size, scope):
+            return size
+    return None
 
 
 def _returning(frame: Frame) -> Iterator[tuple[ast.If, Scope]]:

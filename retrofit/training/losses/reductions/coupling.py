@@ -235,6 +235,7 @@ def _is_over_data(project: Project, loop: ast.AST, scope: Scope) -> bool:
 def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the tests of a rank's own samples, or of what it draws, that decide whether it comes to a node."""
     from retrofit.training.steps.choosing_draws import is_made_together  # which reads losses
+    from retrofit.training.steps.skipped_steps import tests_of_one
 
     for place, where in call_chains(project.analysis, node, scope):
         inner: ast.AST = place
@@ -247,7 +248,7 @@ def deciding_tests(project: Project, node: ast.expr, scope: Scope) -> Iterator[t
                 tests += [test for generator in outer.generators for test in generator.ifs]
             for test in tests:
                 is_own = is_drawn(project, test, where) and not is_made_together(project, test, where)
-                if _reads_values(project, test, where) or is_own:
+                if test not in tests_of_one(project) and (_reads_values(project, test, where) or is_own):
                     yield test, where
             if is_last:
                 break
