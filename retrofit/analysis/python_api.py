@@ -21,6 +21,7 @@ TAKES = LOOKS_UP | LISTS_OBJECTS | {"popleft", "copy", "__getitem__"}
 MAPPINGS = frozenset({"dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict"})
 SEQUENCES = frozenset({"list", "tuple", "collections.deque"})
 SETS = frozenset({"set", "frozenset"})
+COUNTERS = frozenset({"Counter", "fromkeys"})
 # Classes of objects with the attributes that they are given.
 NAMESPACES = frozenset({
     "types.SimpleNamespace", "argparse.Namespace", "munch.Munch", "easydict.EasyDict", "addict.Dict", "box.Box",

@@ -6,22 +6,32 @@ import ast
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
+from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import NONE, OTHER, SAME, Flow, closed, mixed
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENT_FUNCTIONS, GRADIENTS_OFF
 from retrofit.training.torch_api.tensors import (
+    ALONG_AXIS,
     ARRAY_PACKAGES,
+    BEFORE_AXIS,
+    COUNT_METHODS,
+    DISTINCT,
     DRAWN_LIKE,
     ENTRY_FREE,
     ENTRYWISE,
+    EXTREMES,
     OPERATORS,
+    SORTS,
+    SUMS_AND_MEANS,
     VALUES_AND_INDICES,
     VIEWS,
     WITHOUT_HISTORY,
 )
 
+from ..losses.gathering.dimensions import number_of_axes
+from ..losses.reductions.axes import axes_of
 from ..losses.terms import MEAN as REDUCED_MEAN
 from ..losses.terms import terms_at
 from . import kinds
@@ -31,6 +41,7 @@ from .kinds import (
     CHOSEN,
     COLUMNS,
     LAYOUT,
+    LIST,
     MEAN,
     REDUCIBLE,
     SHAPE,
@@ -41,6 +52,9 @@ from .kinds import (
 )
 
 SIZES = {SIZE, SHAPE, BATCH_SIZE}
+FROM_ALL = {"softmax", "log_softmax", "softmin", "cumprod", "logcumsumexp", "cummax", "cummin", "normalize"}
+OF_ROWS = {"softmax", "log_softmax", "sigmoid", "detach", "cpu", "float", "abs", "exp", "sqrt", "pow", "log"}
+SIZES_OF = COUNT_METHODS | {"size", "shape"}
 SAME_FUNCTIONS = ENTRY_FREE | CLIP_GRADIENTS | GRADIENTS_OFF
 
 
@@ -109,29 +123,87 @@ class Calls:
         keeps_rows = name in VIEWS and bool(given) and given[0].kind in SIZES  # x.view(x.size(0), -1)
         are_known = all(flow.kind in known for flow in given[keeps_rows:])
         if receiver.differs and (is_arithmetic or are_known):
-            return self._method(node, receiver, name, given)
+            return self._method(node, scope, receiver, name, given)
         built_in = _of_builtin(names, given)
         if built_in is not None:
             return built_in
-        is_known = bool(names) and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
+        is_known = (
+            bool(names) and not receiver.differs and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
+        )
         are_tensors = all(flow.kind in known for flow in given[1:])
+        if is_known and given and name in DISTINCT:
+            return _distinct(node, scope, given[0])
+        if is_known and given and given[0].kind == BATCH and self._mixes_samples(node, scope, name, 1):
+            return self.bound([*given, Flow(OTHER)])
         if is_known and given and given[0].differs and (are_tensors or name in kinds.KEEPING):
             flow = made_of(given[0], kinds.of_method(given[0].kind, name, node, 1), name)
             return _with_parts(flow, name) if "torch" in {full.partition(".")[0] for full in names} else flow
         is_unused = isinstance(scope.source.parents.get(node), ast.Expr)  # as of writer.writerow(...)
         return mixed(flows) if is_unused or name in kinds.FORMATTING else self.bound(flows)
 
-    def _method(self, node: ast.Call, receiver: Flow, name: str, given: list[Flow]) -> Flow:
+    def _method(self, node: ast.Call, scope: Scope, receiver: Flow, name: str, given: list[Flow]) -> Flow:
         if receiver.kind == OTHER:
             return NONE if name in kinds.FIXED else mixed([receiver, *given])
         if name.rstrip("_") in OPERATORS and len(given) == 1:
             operator = ast.BinOp(ast.Name("_", ast.Load()), OPERATORS[name.rstrip("_")], ast.Name("_", ast.Load()))
             return self.operation(operator, [receiver, given[0]])
+        if name in DISTINCT:
+            return _distinct(node, scope, receiver)
+        if receiver.kind == BATCH and self._mixes_samples(node, scope, name, 0):
+            return self.bound([receiver, *given, Flow(OTHER)])
         kind = kinds.of_method(receiver.kind, name, node)
         return _with_parts(made_of(receiver, kind, name), name)
 
+    def _mixes_samples(self, node: ast.Call, scope: Scope, name: str, first: int) -> bool:
+        """Return whether a function makes entries of those of other samples: the largest ones, the next ones.
+
+        `first`: the number of arguments that are the tensor itself.
+        """
+        if name not in SORTS | FROM_ALL:
+            return False
+        before, default = ALONG_AXIS.get(name, (BEFORE_AXIS.get(name, 0), -1))
+        axes, _ = axes_of(node, node.args[first + before :], scope)
+        axis = default if axes is None else axes[0] if len(axes) == 1 else None
+        tensor = node.args[0] if first else node.func.value  # type: ignore[attr-defined]
+        if axis != -1:
+            return axis == 0
+        number = number_of_axes(self.analysis, tensor, scope)
+        return number == 1 or (number is None and name in SORTS and not self._is_output(tensor, scope))
+
+    def _is_output(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether a tensor is what a model gives for each sample, which has a last axis of its own."""
+        while isinstance(node, ast.Name):
+            value = scope.only_value(node.id)
+            if value is None:
+                return True  # it is given to a function, or drawn
+            node = value
+        is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if not isinstance(node, ast.Call) or node in self.models or self.is_of_module(node, scope):
+            return True
+        name = last_name(node)
+        if name in OF_ROWS:
+            is_function = is_method and "torch" in {n.partition(".")[0] for n in self.analysis.called(node, scope)}
+            inner = node.args[0] if is_function and node.args else node.func.value if is_method else node  # type: ignore[attr-defined]
+            return inner is node or self._is_output(inner, scope)
+        return name not in SUMS_AND_MEANS | EXTREMES and not terms_at(self.analysis, node, scope)
+
     def is_of_module(self, node: ast.Call, scope: Scope) -> bool:
         return any(is_layer(self.analysis, value) for value in self.analysis.evaluate(node.func, scope))
+
+
+def all_entries(flow: Flow) -> Flow:
+    """Return what is made of the entries of all samples, where they are brought together: the distinct ones, a list."""
+    if flow.kind not in (BATCH, CHOSEN) or flow.place is None:
+        return flow if flow.kind == OTHER else mixed([flow])
+    return Flow(OTHER, is_read=True, roots=flow.roots | {replace(flow.place, kind=LIST)}, cells=flow.cells)
+
+
+def _distinct(node: ast.Call, scope: Scope, flow: Flow) -> Flow:
+    """Return the distinct entries: where they are counted, and no more, those of all samples are."""
+    outer = scope.source.parents.get(node)
+    is_counted = isinstance(outer, ast.Call) and last_name(outer) == "len" and not node.keywords
+    is_counted |= isinstance(outer, ast.Attribute) and outer.attr in SIZES_OF and not node.keywords
+    return all_entries(flow) if is_counted else mixed([flow])
 
 
 def made_of(base: Flow, kind: str, name: str) -> Flow:

@@ -46,19 +46,20 @@ from ..optimizer.rates import is_rate_of_group
 from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
 from .batch_parts import has_entry_per_row, has_parts, is_gone_through
-from .calls import Calls, made_of
+from .calls import Calls, all_entries, made_of
 from .decisions import compares_count, decides
-from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, LIST, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
 from .loss_names import LossNames
 from .model_outputs import may_be_loss, outputs_of
 from .set_by_models import is_set_by_model
 from .shown import Shown
 from .sinks import DECIDES, WEIGHS, Sinks
 from .size_uses import (
-    are_sets,
+    IN_SETS,
     counts_epoch,
     divides_by_open_size,
     divides_whole_figure,
+    held_once,
     is_batch_size,
     is_carried_count,
     is_multiplied,
@@ -307,9 +308,12 @@ class TorchDomain:
             counts = [(value, flow) for value, flow in values if is_carried_count(flow)]
             if counts:
                 self.show(node, scope, WEIGHS, counts)
-        is_length = isinstance(node.func, ast.Name) and node.func.id == "len" and not are_sets(given)
-        if is_length and counts_outputs(self.project, node, scope):
-            return NONE
+        if isinstance(node.func, ast.Name) and node.func.id == "len":
+            held = held_once(self.analysis, node, scope, given)
+            if held == IN_SETS:
+                return all_entries(given[0])
+            if not held and counts_outputs(self.project, node, scope):
+                return NONE
         return self.calls.value(node, scope, receiver, given)
 
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
@@ -327,9 +331,7 @@ class TorchDomain:
 
     def kept(self, flow: Flow) -> Flow:
         """Return what a list holds of a batch that it outlives: all entries, where they are brought together."""
-        if flow.kind not in (BATCH, CHOSEN) or flow.place is None:
-            return flow
-        return Flow(OTHER, is_read=True, roots=flow.roots | {replace(flow.place, kind=LIST)}, cells=flow.cells)
+        return all_entries(flow) if flow.kind in (BATCH, CHOSEN) else flow
 
     # What is shown.
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.interpreter.state import Flow, Root, escaped
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.python_api import SETS
+from retrofit.analysis.python_api import COUNTERS, SETS
 from retrofit.analysis.scopes import Scope
+from retrofit.analysis.values.inference import Analysis
+from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.distributed import WORLD_SIZE
-from retrofit.training.torch_api.tensors import WITHOUT_HISTORY
+from retrofit.training.torch_api.tensors import DISTINCT, WITHOUT_HISTORY
 
 from ..data.drawn import builders_of_value, loaders_in
 from ..data.loaders import TRAIN
@@ -22,6 +24,9 @@ from .kinds import BATCH_SIZE, SIZE
 
 if TYPE_CHECKING:
     from .. import Project
+
+ONCE = SETS | COUNTERS  # functions of which the result has equal entries once
+IN_SETS, AS_UNIQUE = "in sets", "as unique"
 
 
 def is_changed(node: ast.expr, scope: Scope) -> bool:
@@ -81,12 +86,26 @@ def is_carried_count(flow: Flow) -> bool:
     return bool(roots) and all(adds_to_count(root) for root in roots)
 
 
-def are_sets(given: list[Flow]) -> bool:
-    """Return whether values are sets, which hold equal entries once."""
-    made = [cell.node for flow in given for cell in flow.cells]
-    return any(
-        isinstance(n, (ast.Set, ast.SetComp)) or (isinstance(n, ast.Call) and last_name(n) in SETS) for n in made
-    )
+def held_once(analysis: Analysis, length: ast.Call, scope: Scope, given: list[Flow]) -> str:
+    """Return how what is counted holds equal entries of samples once: IN_SETS, or as torch.unique gives it; else ""."""
+    held = [value for part in length.args for one in _united(part) for value in analysis.evaluate(one, scope)]
+    calls = [value for value in held if isinstance(value, Result)]
+    made = [*(cell.node for flow in given for cell in flow.cells), *(value.call for value in calls)]
+    if any(_is_set(node) for node in made):
+        return IN_SETS
+    return AS_UNIQUE if any(value.builder.rpartition(".")[2] in DISTINCT for value in calls) else ""
+
+
+def _is_set(node: ast.AST) -> bool:
+    """Return whether this makes a set, or counts by entry."""
+    return isinstance(node, (ast.Set, ast.SetComp)) or (isinstance(node, ast.Call) and last_name(node) in ONCE)
+
+
+def _united(node: ast.expr) -> list[ast.expr]:
+    """Return the sets that a union, or another operation on sets, is made of."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.BitXor, ast.Sub)):
+        return [*_united(node.left), *_united(node.right)]
+    return [node]
 
 
 def counts_epoch(project: Project, node: ast.AST, scope: Scope) -> bool:

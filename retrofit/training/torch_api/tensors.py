@@ -63,7 +63,8 @@ COMPARISONS = frozenset({
 })  # fmt: skip
 # As many entries as a mask, or the entries themselves, have it.
 PLACES = frozenset({"nonzero", "argwhere", "flatnonzero"})
-CHOOSES = PLACES | {"masked_select", "unique"}
+DISTINCT = frozenset({"unique", "unique_consecutive"})
+CHOOSES = PLACES | DISTINCT | {"masked_select"}
 # Put rows, or entries, at places that are given; with "_" at their end in place.
 # Those that add up, or reduce, what comes to one place.
 ACCUMULATES = frozenset({"scatter_add", "scatter_reduce", "index_add", "index_reduce"})
