@@ -68,6 +68,7 @@ def prove(args: argparse.Namespace, start: Start, conversion: Conversion, files:
     more: dict[str, Any] = {
         "original": start.entry,
         "module": start.module or "",
+        "start": _place_in(start.root),
         "changes": {os.path.relpath(path, start.root): data for path, data in files.items()},
         "watched": _by_file(watched),
         "environ": {"PYTHONPATH": search_path} if start.folders else {},
@@ -89,6 +90,12 @@ def prove(args: argparse.Namespace, start: Start, conversion: Conversion, files:
         how = "not proven, the runs did not come to it" if assumption in conversion.unproven else "shown by the runs"
         print(printable(f"assumed, and {how}: {assumption}"))
     return 0
+
+
+def _place_in(root: Path) -> str:
+    """Return the current folder as seen from the root of the project, where the runs start; "" where it is outside."""
+    place = os.path.relpath(os.path.realpath(os.curdir), os.path.realpath(root))
+    return "" if place == os.curdir or place.startswith(os.pardir) else place
 
 
 def watched_lines(start: Start, conversion: Conversion) -> dict[Assumption, set[tuple[str, int]]]:

@@ -56,6 +56,7 @@ class Plan:
     idle_s: float = 20.0
     project: Path = field(default_factory=Path.cwd)
     module: str = ""  # the script is started as `python -m module`
+    start: str = ""  # the folder of the project in which it is started
     # Files that are not in the project so far, or are others there, by their path in it: the original has none of them.
     changes: Mapping[str, bytes] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)  # of every run
@@ -234,10 +235,16 @@ def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
     return Launch(
         settings=[_settings(plan, name, rank, world_size, restart) for rank in range(world_size)],
         script=os.path.relpath(script, plan.project),
-        argv=arguments + (restart.arguments if restart else []),
+        argv=arguments + (_from_start(plan, restart) if restart else []),
         environ=environ,
         num_threads=max(1, len(os.sched_getaffinity(0)) // plan.nproc),
     )
+
+
+def _from_start(plan: Plan, restart: Restart) -> list[str]:
+    """Return the arguments that restart a script, with the path of the checkpoint as the folder of its start has it."""
+    path = os.path.relpath(restart.checkpoint, plan.start) if plan.start else restart.checkpoint
+    return [argument.replace(restart.checkpoint, path) for argument in restart.arguments]
 
 
 def judged_script(plan: Plan) -> Path:
@@ -263,6 +270,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
     return TraceSettings(
         folder=str(plan.folder / name),
         project=str(_project(plan, name)),
+        start=plan.start,
         module=plan.module if plan.changes or not _is_original(plan, name) else "",
         rank=rank,
         world_size=world_size,

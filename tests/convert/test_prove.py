@@ -47,7 +47,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(args.epochs):
     for (x,) in loader:
         optimizer.zero_grad()
-        loss = getattr(torch, args.reduction)(model(x).pow(2))
+        loss = getattr(model(x).pow(2), args.reduction)()
         loss.backward()
         optimizer.step()
     print(epoch, loss.item())
@@ -120,6 +120,27 @@ def test_figures_that_the_runs_show_to_be_a_share_are_said(project: Path) -> Non
 
 
 @pytest.mark.usefixtures("forked_python")
+def test_the_runs_start_in_the_folder_where_the_command_is(project: Path) -> None:
+    folder = project / "scripts"
+    for path in (folder, project / "temporary"):
+        path.mkdir()
+    (project / "data.py").rename(folder / "data.py")
+    (folder / "rate.txt").write_text("0.1")
+    resumes = SCRIPT.replace("lr=0.1", "lr=float(open('rate.txt').read())").replace(
+        "torch.save(model.state_dict(), ", "    torch.save({'model': model.state_dict(), 'epoch': epoch}, "
+    )
+    resumes = resumes.replace("args = parser", "parser.add_argument('--resume', default='')\nargs = parser")
+    resumes = resumes.replace("for epoch in", "start = 0\nif args.resume:\n    state = torch.load(args.resume)\n"
+        "    start = state['epoch'] + 1\n    model.load_state_dict(state['model'])\nfor epoch in").replace(
+        "range(args.epochs)", "range(start, args.epochs)")  # fmt: skip
+    (folder / "train.py").write_text(resumes)
+    status, said = ended(folder, "--root", "..")
+    assert "checkpoint of several" in " ".join(said.split())
+    assert status == 0, said
+    assert "rd.distribute_loader" in (folder / "train.py").read_text()
+
+
+@pytest.mark.usefixtures("forked_python")
 def test_a_failed_check_names_the_edit_and_nothing_is_written(project: Path) -> None:
     before = texts(project)
     status, said = ended(project, "--", "--reduction", "sum")
@@ -133,7 +154,7 @@ def test_a_failed_check_names_the_edit_and_nothing_is_written(project: Path) -> 
 
 
 UNCERTAIN = SCRIPT.replace(
-    """        loss = getattr(torch, args.reduction)(model(x).pow(2))
+    """        loss = getattr(model(x).pow(2), args.reduction)()
 """,
     """        if x.abs().max() > args.most:
             continue

@@ -81,7 +81,8 @@ def run_rank(
         _redirect(Path(settings.folder), settings.rank)
         _forget_exit_work()
         folder = settings.project if getattr(settings, "module", "") else os.path.dirname(script)
-        _enter_project(settings.project, script, argv, environ, folder)
+        start = getattr(settings, "start", "")
+        _enter_project(settings.project, script, argv, environ, os.path.join(settings.project, folder), start)
         torch.set_num_threads(num_threads)
         status = _call(target, settings, script, argv)
         _finish(status)
@@ -144,12 +145,14 @@ def _forget_exit_work() -> None:
     multiprocessing.process._children.clear()  # type: ignore[attr-defined]
 
 
-def _enter_project(project: str, script: str, argv: Sequence[str], environ: Mapping[str, str], folder: str) -> None:
-    """Be where `cd project && python script *argv` would be: folder, variables, arguments, import path, modules.
+def _enter_project(
+    project: str, script: str, argv: Sequence[str], environ: Mapping[str, str], folder: str, start: str
+) -> None:
+    """Be where `cd project/start && python script *argv` would be: folder, variables, arguments, import path, modules.
 
     `folder` is searched for modules first.
     """
-    os.chdir(project)
+    os.chdir(os.path.join(project, start))
     os.environ.clear()
     os.environ.update(environ)
     os.environ["PWD"] = os.getcwd()

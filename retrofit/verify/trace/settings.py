@@ -11,6 +11,7 @@ class TraceSettings:
 
     folder: str  # rank r writes {folder}/rank{r}.jsonl
     project: str  # root of this run's copy of the project
+    start: str = ""  # the folder in it from which the script is started
     module: str = ""  # the script is run as `python -m module`
     rank: int = 0
     world_size: int = 1
