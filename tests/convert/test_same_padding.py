@@ -53,6 +53,11 @@ SAME = {
 APART = {
     "samples in the second dimension": ("return pad_sequence(batch)", MSE),
     "transposed": (BY_HAND.replace("return out", "return out.transpose(0, 1)"), MSE),
+    "packed": (
+        PADDED,
+        "n = (x != 0).any(2).sum(1); p = nn.utils.rnn.pack_padded_sequence(x, n, True, False)\n    " + MSE,
+    ),
+    "as long as the longest of the rank": (PADDED, "lengths = (x != 0).any(2).sum(1); most = lengths.max(); " + MSE),
     "stacked along the second": (OF_LISTS.replace("in batch])", "in batch], dim=1)"), MSE),
 }
 

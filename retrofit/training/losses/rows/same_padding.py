@@ -10,13 +10,13 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.scopes import Scope
 from retrofit.training.data.loaders import TRAIN
 from retrofit.training.data.shards import builders_of
-from retrofit.training.torch_api.tensors import PADS_TO_LONGEST, TRANSPOSED, TRANSPOSES
+from retrofit.training.torch_api.tensors import PACK_SEQUENCE, PADS_TO_LONGEST, TRANSPOSED, TRANSPOSES
 
 from ..criteria.ignored_labels import counts_labels, ignores_padding
 from ..flow import loss_parts
 from ..terms import loss_expressions, terms_at
 from .padded_rows import is_over_padding, is_reduced_with_padding
-from .uneven_rows import is_padded_by, is_padding_of_texts, run_by_collate
+from .uneven_rows import is_longest, is_padded_by, is_padding_of_texts, run_by_collate
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -34,8 +34,9 @@ def _needs_same_padding(project: Project) -> bool:
         return False
     loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
     built = [(builders_of(project.analysis, loader), loader) for loader in loaders]
-    if any(isinstance(node, ast.Call) and is_padding_of_texts(node) for node, _ in project.in_batches):
-        return False  # of the samples that a rank has then
+    calls = [node for node, _ in project.in_batches if isinstance(node, ast.Call)]
+    if project.calls_any([PACK_SEQUENCE]) or any(is_padding_of_texts(call) or is_longest(call) for call in calls):
+        return False  # something is as long as the longest of the samples that a rank has then
     return all(places and all(_has_samples_first(project, *place) for place in places) for places, _ in built)
 
 

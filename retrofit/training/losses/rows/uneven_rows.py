@@ -61,7 +61,7 @@ def is_padded_by(project: Project, run: list[tuple[ast.AST, Scope]]) -> bool:
     """Return whether what a collate_fn runs makes samples as long as the longest one of them."""
     calls = [(node, where) for node, where in run if isinstance(node, ast.Call)]
     names = {name for call, where in calls for name in project.analysis.called(call, where)}
-    takes_longest = any(_is_longest(call) for call, _ in calls)
+    takes_longest = any(is_longest(call) for call, _ in calls)
     return bool(names & PADS_TO_LONGEST) or takes_longest
 
 
@@ -99,7 +99,7 @@ def is_padding_of_texts(call: ast.Call) -> bool:
     return is_longest or is_pad
 
 
-def _is_longest(call: ast.Call) -> bool:
+def is_longest(call: ast.Call) -> bool:
     """Return whether this is max(len(x) for x in batch), np.max(lengths), lengths.max(), max(map(len, batch))."""
     if last_name(call) != "max":
         return False
