@@ -32,6 +32,14 @@ def loss_for(name, **options):
     return getattr(nn, name)(**options)
 
 
+class Losses:
+    def __init__(self, names):
+        self.parts = [getattr(nn, name)() for name in names]
+
+    def __call__(self, out, y):
+        return sum([part(out, y) for part in self.parts])
+
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--loss", default="CrossEntropyLoss")
 args = parser.parse_args()
@@ -99,3 +107,8 @@ def test_summed_loss(tmp_path: Path) -> None:
 def test_mean_over_all_stays(tmp_path: Path) -> None:
     lines = converted(tmp_path, SCRIPT.replace("CHOSEN", 'getattr(nn, "CrossEntropyLoss")()'))
     assert criterion_of(lines) == 'getattr(nn, "CrossEntropyLoss")()'
+
+
+def test_losses_of_a_class_that_says_so(tmp_path: Path) -> None:
+    lines = converted(tmp_path, SCRIPT.replace("CHOSEN", 'Losses(read["terms"])'))
+    assert "loss.backward()" in lines and not any("sum_loss" in line for line in lines)

@@ -105,7 +105,7 @@ def members_by_text(analysis: Analysis, values: Values, name: ast.expr, scope: S
 def _taken(name: ast.expr, scope: Scope) -> tuple[str, ast.Call | None]:
     """Return what a program calls that which it takes by a name, and the call where it is called at once.
 
-    `name`, the variable that it is assigned to, and the function that this is in: def get_loss(name).
+    `name`, the variable that it is assigned to, and the function and the class that this is in: def get_loss(name).
     """
     parents = scope.source.parents
     taken = parents.get(name)
@@ -113,7 +113,9 @@ def _taken(name: ast.expr, scope: Scope) -> tuple[str, ast.Call | None]:
     is_called = isinstance(call, ast.Call) and call.func is taken
     statement = parents.get(call) if is_called and call is not None else call
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    words = [ast.unparse(part) for part in (name, *targets)] + [getattr(scope.node, "name", "")]
+    owner = scope.enclosing_class()
+    words = [ast.unparse(part) for part in (name, *targets)]
+    words += [getattr(where.node, "name", "") for where in (scope, owner) if where is not None]
     return " ".join(words), call if is_called else None  # type: ignore[return-value]
 
 
