@@ -145,6 +145,32 @@ def test_a_sum_is_found_through_what_holds_it(form: str, tmp_path: Path) -> None
     assert "rd.loss.sum_loss(loss).backward()" in converted(tmp_path, summed)
 
 
+OF_MODEL = """\
+class Imputer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, inputs, weights):
+        out = self.layer(inputs)
+        found = {"out": out, "fit_loss": root(out, inputs, weights)}
+        for key in found:
+            found[key] = found[key] if found[key].dim() < 1 else found[key].flip(1)
+        return found
+
+
+net = Imputer()
+"""
+
+
+def test_a_loss_next_to_the_outputs_of_a_model_is_no_output(tmp_path: Path) -> None:
+    made, called = '{"fit": root(net(inputs), inputs, weights)}', "net(inputs, weights)"
+    text = HEAD.replace("net = nn.Linear(3, 3)\n", OF_MODEL).replace(made, called)
+    whole = ["losses['whole_loss'] = 0.0", "losses['whole_loss'] += losses['fit_loss']", "loss = losses['whole_loss']"]
+    lines = converted(tmp_path, text + "".join(f"    {line}\n" for line in whole) + TAIL)
+    assert any("rd.loss.batch_sum(torch.sum(weights))" in line for line in lines)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_training_is_that_of_one_process(world_size: int, tmp_path: Path, launcher: Launcher) -> None:
     """All forms in one loss."""

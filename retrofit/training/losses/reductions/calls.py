@@ -107,7 +107,8 @@ class CallReader:
             return replace(found, coupled=found.coupled | coupled) if coupled else found
         if functions:
             found = kinds.join(self.reader.returned(function, node, scope, frame, keys) for function in functions)
-            is_prediction = found.has_rows and node in self.reader.project.batch_values.calls
+            is_loss = bool(keys) and isinstance(keys[0], str) and "loss" in keys[0].lower()  # next to the outputs
+            is_prediction = found.has_rows and not is_loss and node in self.reader.project.batch_values.calls
             if not is_prediction:
                 return found
             self.reader.in_models |= {part for part, _ in found.coupled}
