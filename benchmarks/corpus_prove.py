@@ -22,8 +22,9 @@ LAUNCH = """\
 # The first argument is the script of the recipe; what follows are its arguments.
 script=$1
 shift
-PYTHONPATH={root}:$PYTHONPATH exec {python} -m retrofit convert "$script" --root "{project}" --prove --force -- "$@"
+exec {python} -c "{start}" convert "$script" --root "{project}" --prove --force -- "$@"
 """
+START = "import sys; sys.path.insert(0, '{root}'); from retrofit.cli import main; sys.exit(main())"
 ALL_OUTPUT = {"TAIL": "100000"}  # of which recipes show the last lines alone
 FAILED = re.compile(r"^FAIL      (.*)$", re.MULTILINE)
 CONCLUSION = re.compile(r"^(PASS|FAIL|INCOMPLETE|NOT JUDGED): .*$", re.MULTILINE)
@@ -49,7 +50,7 @@ def proven(bench: Bench) -> str:
     bench.recipe("prove", "prep")
     launch = bench.folder / "launch.sh"
     project = bench.folder / "prove" / "src"
-    launch.write_text(LAUNCH.format(root=ROOT, python=bench.python, project=project))
+    launch.write_text(LAUNCH.format(start=START.format(root=ROOT), python=bench.python, project=project))
     started = time.perf_counter()
     as_it_is = {
         "COMPAT_EXACT": "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.abc
+import importlib.util
 import inspect
 import io
 import json
@@ -217,6 +218,16 @@ class TestAfterImport:
         after_import("no_such_module", lambda module: None)
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
             importlib.import_module("no_such_module")
+
+    def test_a_module_may_be_executed_twice(self, packages):
+        (packages / "twice.py").write_text("value = 1\n")
+        changed = []
+        after_import("twice", changed.append)
+        spec = importlib.util.find_spec("twice")
+        module, execute = importlib.util.module_from_spec(spec), spec.loader.exec_module
+        execute(module)
+        execute(module)
+        assert module.value == 1 and changed == [module, module]
 
     def test_a_finder_of_the_script_may_ask_all_others(self, packages):
         class OfScript(importlib.abc.MetaPathFinder):

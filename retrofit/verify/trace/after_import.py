@@ -73,7 +73,7 @@ class _Watch(_AsksOthers):
     def _run(self, loader: Loader, exec_module: Callable[[ModuleType], None], module: ModuleType) -> None:
         exec_module(module)
         if module.__name__ == self._name:  # a zip file's loader serves several modules
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)  # gone where a module is executed twice, as cv2 is
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
             with suppress(AttributeError):
                 self._change(module)
