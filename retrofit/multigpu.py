@@ -2631,8 +2631,7 @@ def distribute_loader(
     gives no batches, or several DataLoaders.
     """
     require_group("distribute_loader")
-    caller = sys._getframe(1)
-    line = caller.f_code.co_filename, caller.f_lineno
+    line = (caller := sys._getframe(1)).f_code.co_filename, caller.f_lineno
     is_whole = pad_whole and get_option("batch") == "global" and get_world_size() > 1 and not is_shard(loader)
     if isinstance(loader, DataLoader) and not _draws_by_itself(loader) and not is_whole:
         return _distributed(loader, seed, accum_steps, line, keep_batches)
@@ -2740,7 +2739,8 @@ def own_batch_size(batch_size: int, samples: Any = ()) -> int:
 
     `micro_batch(batch_size)`, which may raise ValueError; fewer in a last batch, all in an evaluation (of `samples`).
     """
-    if get_world_size() == 1 or not (torch.is_grad_enabled() or (batches_in_use and len(samples) != batch_size)):
+    is_whole = not batches_in_use or batch_size in first_sizes(samples, slice(1))
+    if get_world_size() == 1 or (is_whole and not torch.is_grad_enabled()):
         return batch_size
     full = micro_batch(batch_size)
     lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}
@@ -4908,4 +4908,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 1dac89bb5547a8df05fae3064c6d1c458e5726708e8ddbeee2f86780c83f4133
+# Unchanged while the text above has the SHA-256 052b2a5054d16cd6d967cdd72cd2a876a04d1fcc26135d47d8f6c7cd88d2e7d5

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..collectives import broadcast_object
 from ..process.options import get_option, set_options
 from ..process.process_group import get_world_size, require_group
-from .batch import DrawnAhead, batches_in_use, training_batches
+from .batch import DrawnAhead, batches_in_use, first_sizes, training_batches
 from .batches_in_turn import BatchesInTurn
 from .sharding import DistributedLoader, ShardedSampler, shard_loader, size_of_batches
 from .streams import shard_stream, stream_batches
@@ -39,8 +39,7 @@ def distribute_loader(
     gives no batches, or several DataLoaders.
     """
     require_group("distribute_loader")
-    caller = sys._getframe(1)
-    line = caller.f_code.co_filename, caller.f_lineno
+    line = (caller := sys._getframe(1)).f_code.co_filename, caller.f_lineno
     is_whole = pad_whole and get_option("batch") == "global" and get_world_size() > 1 and not is_shard(loader)
     if isinstance(loader, DataLoader) and not _draws_by_itself(loader) and not is_whole:
         return _distributed(loader, seed, accum_steps, line, keep_batches)
@@ -148,7 +147,8 @@ def own_batch_size(batch_size: int, samples: Any = ()) -> int:
 
     `micro_batch(batch_size)`, which may raise ValueError; fewer in a last batch, all in an evaluation (of `samples`).
     """
-    if get_world_size() == 1 or not (torch.is_grad_enabled() or (batches_in_use and len(samples) != batch_size)):
+    is_whole = not batches_in_use or batch_size in first_sizes(samples, slice(1))
+    if get_world_size() == 1 or (is_whole and not torch.is_grad_enabled()):
         return batch_size
     full = micro_batch(batch_size)
     lengths = {batch.length for batch in batches_in_use.values() if batch.full == full}
