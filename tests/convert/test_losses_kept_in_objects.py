@@ -163,7 +163,7 @@ net = Imputer()
 """
 
 
-def test_a_loss_next_to_the_outputs_of_a_model_is_no_output(tmp_path: Path) -> None:
+def test_a_loss_next_to_the_outputs_of_a_model_is_the_loss(tmp_path: Path) -> None:
     made, called = '{"fit": root(net(inputs), inputs, weights)}', "net(inputs, weights)"
     text = HEAD.replace("net = nn.Linear(3, 3)\n", OF_MODEL).replace(made, called)
     whole = ["losses['whole_loss'] = 0.0", "losses['whole_loss'] += losses['fit_loss']", "loss = losses['whole_loss']"]

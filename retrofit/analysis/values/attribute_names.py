@@ -16,7 +16,7 @@ from ..nodes import walk
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP, VARS
 from ..scopes import Scope
 from .kinds import External, Instance, LocalClass, LocalFunction, LocalModule, Result, Value, Values
-from .texts import evaluated, texts_of
+from .texts import evaluated, is_open, texts_of
 
 if TYPE_CHECKING:
     from .inference import Analysis
@@ -97,6 +97,8 @@ def members_by_text(analysis: Analysis, values: Values, name: ast.expr, scope: S
     for module in (value for value in values if isinstance(value, External)):
         texts = {text for text in texts_of(analysis, name, scope) if text.isidentifier()}
         unknown = analysis.library.unknown_member(module.name, *_taken(name, scope))
+        if not unknown and is_open(analysis, name, scope):
+            continue  # the default of an option is one of many names
         for text in texts or {unknown} - {""}:
             found |= analysis.members(module, text)
     return frozenset(found)

@@ -38,6 +38,12 @@ def texts_of(analysis: Analysis, node: ast.expr, scope: Scope, depth: int = MOST
     return found
 
 
+def is_open(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is an option of the command line that may be given any text."""
+    values = analysis.evaluate(node, scope)
+    return any(isinstance(value, Member) and ANYTHING in _all_of_option(analysis, value.name) for value in values)
+
+
 def _joined(node: ast.JoinedStr | ast.BinOp) -> list[ast.expr]:
     """Return the parts of a text that is put together, none where it is something else."""
     if isinstance(node, ast.BinOp):
@@ -46,10 +52,14 @@ def _joined(node: ast.JoinedStr | ast.BinOp) -> list[ast.expr]:
 
 
 def _of_option(analysis: Analysis, name: str) -> set[str]:
+    return _all_of_option(analysis, name) - {ANYTHING}
+
+
+def _all_of_option(analysis: Analysis, name: str) -> set[str]:
     known: dict[str, set[str]] = analysis.fact("texts of options", dict)
     if name not in known:
         nodes = [node for source in analysis.modules.sources.values() for node in source.nodes]
-        known[name] = texts_of_option(name, nodes) - {ANYTHING}
+        known[name] = texts_of_option(name, nodes)
     return known[name]
 
 
