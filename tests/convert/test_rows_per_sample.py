@@ -80,9 +80,11 @@ def test_two_processes_train_as_one(made: str, tmp_path: Path, launcher: Launche
 
 
 @pytest.mark.parametrize("made", MODULES)
-def test_rows_that_a_module_keeps_are_listed(made: str, tmp_path: Path) -> None:
+def test_rows_that_a_module_keeps_are_cut(made: str, tmp_path: Path, launcher: Launcher) -> None:
     script = SCRIPT.replace("MADE", MODULE.replace("ROWS", made)).replace("x + rows", "shift(x)")
-    _listed(script, tmp_path)
+    result = conversion(tmp_path, script)
+    assert not result.refusals and "self.rows[:rd.data.own_batch_size(len(self.rows), x)]" in result.files[0].text
+    trains_as_one(tmp_path, script, launcher, rel=1e-5)
 
 
 def test_rows_that_an_evaluation_uses_too_are_listed(tmp_path: Path) -> None:
