@@ -146,8 +146,8 @@ def test_a_step_is_skipped_by_all_processes_or_by_none(tmp_path: Path) -> None:
     assert lines[position + 1] == "if global_loss == 0 or not torch.isfinite(global_loss):"
     lines = converted(tmp_path, HEAD + MAKE + train.format("loss.item() > 1e6"))
     assert "if rd.reduce_loss(loss).item() > 1e6:" in lines
-    (reason,) = refusals(tmp_path, HEAD + MAKE + train.format("len(x) < 2"))
-    assert "decides whether a step is made" in reason
+    lines = converted(tmp_path, HEAD + MAKE + train.format("len(x) < 2"))
+    assert "if rd.loss.batch_count(len(x)) < 2:" in lines
     numbered = train.replace("for (x,) in loader", "for i, (x,) in enumerate(loader)")
     assert "if i < 2:" in converted(tmp_path, HEAD + MAKE + numbered.format("i < 2"))
 

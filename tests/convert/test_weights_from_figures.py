@@ -68,7 +68,6 @@ loader = DataLoader(TensorDataset(x, x[:, :2]), batch_size=16, shuffle=True)
 model = nn.Linear(6, 2)
 train(loader, model, torch.optim.SGD(model.parameters(), lr=0.1))
 """
-WEIGHED = "rank 0's share: weight[i, epoch], by which each rank weighs a term of its loss"
 
 
 @pytest.mark.parametrize("other", ["nn.functional.l1_loss(out, y)", "getattr(nn.functional, sys.argv[1])(out, y)"])
@@ -76,7 +75,8 @@ def test_figures_of_batches_are_not_taken_for_samples(tmp_path: Path, other: str
     script = SCRIPT.replace("OTHER", other).replace("PUT", "cost[2], cost[3] = errors(out, y)")
     result = conversion(tmp_path, script)
     assert not result.refusals
-    assert WEIGHED in {finding.message for finding in result.listed}
+    assert "rd.loss.batch_mean(nn.functional.mse_loss(out, y))" in result.files[0].text  # which the weights are made of
+    assert "rank 0's share: shown[epoch], is printed" in {finding.message for finding in result.listed}
 
 
 def test_samples_of_batches_are_kept(tmp_path: Path) -> None:

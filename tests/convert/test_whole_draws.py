@@ -165,7 +165,7 @@ def test_slices_of_an_evaluation_stay_whole_where_it_calls_the_same_loss(
     lines = [line.strip() for line in result.files[0].text.splitlines()]
     assert "x = X[rd.data.own_part(order[start : start + rd.data.batch_of_ranks(size)])]" in lines
     assert "x = VX[rows[start : start + size]]" in lines and "for start in range(0, len(VX), size):" in lines
-    assert any("len(range(0, len(X), rd.data.samples_per_step(size)))" in line for line in lines)
+    assert any("len(range(0, len(X), rd.loss.global_batch(size)))" in line for line in lines)
 
 
 CALLED = """\

@@ -241,7 +241,8 @@ def _few(project: Project, test: ast.expr, scope: Scope) -> ast.expr | None:
 def _returning(frame: Frame) -> Iterator[tuple[ast.If, Scope]]:
     """Yield the tests of a function after which it returns before it computes gradients."""
     inner = frame.scope.source.statement(frame.node)
-    for node in getattr(frame.scope.node, "body", ()):
+    body = getattr(frame.scope.node, "body", ())
+    for node in body if isinstance(body, list) else ():  # that of a lambda is an expression
         if isinstance(node, ast.If) and node.lineno < inner.lineno and isinstance(node.body[-1], ast.Return):
             yield node, frame.scope
 
