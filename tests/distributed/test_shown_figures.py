@@ -10,10 +10,8 @@ import types
 import pytest
 
 from retrofit.distributed import get_rank, print_main
-from retrofit.distributed.failure import shown_figures
 from retrofit.distributed.failure.shown_figures import differ, note_shown, say_where_ranks_differ, take_shown
 from retrofit.distributed.output import HANDLE, on_main_process, quiet_logging
-from retrofit.verify.checks.output import printed_numbers
 
 EQUAL = [
     ("loss 0.53", "loss 0.53"),
@@ -44,11 +42,6 @@ def test_texts_with_the_same_figures(text: str, other: str) -> None:
 @pytest.mark.parametrize("text, other", DIFFERENT)
 def test_texts_with_other_figures(text: str, other: str) -> None:
     assert differ(text, other)
-
-
-def test_the_runtime_and_verify_take_the_same_words_for_those_of_a_run() -> None:
-    for name in ("OF_THE_RUN", "OF_THE_MODEL"):  # the runtime is one file, which imports nothing of the kit
-        assert getattr(shown_figures, name) == getattr(printed_numbers, name)
 
 
 def said(show):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from retrofit.distributed.failure.shown_figures import OF_THE_MODEL, OF_THE_RUN
 from retrofit.verify.checks.data.evaluation import evaluations
 from retrofit.verify.evidence import Iteration, RankTrace
 from retrofit.verify.trace.events import (
@@ -21,19 +22,6 @@ from retrofit.verify.trace.events import (
 
 NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)",
-    re.IGNORECASE,
-)
-# Lines with such words are about the machine or the run, not about the model.
-OF_THE_RUN = re.compile(
-    r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
-    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|"
-    r"[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
-    re.IGNORECASE,
-)
-# In such a line only what these words announce is compared.
-OF_THE_MODEL = re.compile(
-    r"(loss|acc\w*|error|err|score|iou|dice|f1|auc|map|ap|precision|recall|psnr|ssim|bleu|rouge|ppl|perplexity|"
-    r"top.?[15]|mae|mse|rmse)\W*$",
     re.IGNORECASE,
 )
 OF_TRAINING = re.compile(r"train|\blr\b|learning.rate", re.IGNORECASE)

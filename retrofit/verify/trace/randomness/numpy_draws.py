@@ -16,8 +16,8 @@ from .draws import RowDraws
 
 # Functions of numpy.random, with the place of `size` among their arguments.
 SIZE_AT = {
-    **dict.fromkeys(("random", "random_sample", "ranf", "sample", "standard_normal", "standard_exponential"), 0),
-    **dict.fromkeys(("standard_cauchy",), 0),
+    **dict.fromkeys(("random", "random_sample", "ranf", "sample", "standard_cauchy", "standard_exponential"), 0),
+    "standard_normal": 0,
     **dict.fromkeys(("exponential", "poisson", "rayleigh", "standard_gamma", "geometric", "standard_t"), 1),
     **dict.fromkeys(("normal", "uniform", "laplace", "gumbel", "logistic", "lognormal", "beta", "gamma"), 2),
     **dict.fromkeys(("binomial", "randint"), 2),
