@@ -132,9 +132,11 @@ class Calls:
         values = [*given, *named]
         if isinstance(node.func, ast.Attribute) and run.domain.shows_itself(node):
             nodes, values = [node.func.value, *nodes], [receiver, *values]
+        hidden = run.domain.not_shown(node, run.scope)
         flows = [
             (part, run.expressions.whole(flow))
             for part, flow in zip(nodes, values)
+            if part not in hidden
             if flow.differs or kind != PASSED or not any(cell.kind is not None for cell in flow.cells)
         ]
         run.show(node, kind, flows)

@@ -91,6 +91,9 @@ class Domain(Protocol):
     def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         """Return in which way a call shows what it is given, "" where it does not."""
 
+    def not_shown(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        """Return the arguments of a call that it does not show, where it shows others."""
+
     def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
         """Return in which way an entry of something shows what it is set to, or decides by it; "" where it does not."""
 

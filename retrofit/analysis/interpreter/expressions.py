@@ -153,7 +153,7 @@ class Expressions:
 
     def _binop(self, node: ast.BinOp) -> Flow:
         left, right = self.whole(self.of(node.left)), self.whole(self.of(node.right))
-        if isinstance(node.op, ast.Div) and left.differs and not right.differs:
+        if isinstance(node.op, (ast.Div, ast.FloorDiv)) and not right.differs:
             right = self._placed(node.right, self.run.domain.divisor(node.right, self.run.scope, left))
         for part, flow, other in ((node.left, left, right), (node.right, right, left)):
             kind = self.run.domain.sink_of_factor(part, self.run.scope, flow, other)

@@ -11,9 +11,9 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.distributed.reductions import reduce_value
+from retrofit.training.figures.counts.step_counts import StepCount, step_counts, unknown_step_counts
 from retrofit.training.figures.figures import figures_of
 from retrofit.training.figures.kinds import BATCH_SIZE, LIST, MEAN
-from retrofit.training.figures.step_counts import step_counts, unknown_step_counts
 from retrofit.training.torch_api.tensors import COPIES, READS
 
 RULE = CATALOG["RF407"]
@@ -82,18 +82,22 @@ READ_OR_COPIED = COPIES | READS
 
 
 def find(project: Project) -> Iterator[Finding]:
-    yield from _of_steps(project)
+    steps = list(step_counts(project))
+    yield from _of_steps(project, steps)
+    counted = {node for count in steps for node, _ in count.sizes}
     for root in figures_of(project).reducible:
+        if root.node in counted:
+            continue
         value = root.node if root.kind == LIST else without_methods(root.node, READ_OR_COPIED)
         edits = [reduce_value(root.scope, value, FUNCTIONS.get(root.kind, "rd.reduce_total"))]
         message = f"a {WORDS.get(root.kind, 'sum')} over one rank's share of the batch"
         yield found(RULE, root.scope.source, root.node, message, edits)
 
 
-def _of_steps(project: Project) -> Iterator[Finding]:
+def _of_steps(project: Project, counts: list[StepCount]) -> Iterator[Finding]:
     """Yield the numbers of steps of one process that figures of an epoch are divided by."""
     seen: set[ast.AST] = set()
-    for count in step_counts(project):
+    for count in counts:
         sizes = [place for place in count.sizes if place[0] not in seen]
         seen |= {node for node, _ in sizes}
         if sizes or not count.sizes:

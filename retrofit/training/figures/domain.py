@@ -17,6 +17,7 @@ from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
 from retrofit.training.torch_api.files import SAVES_ITSELF
 from retrofit.training.torch_api.modules import HOOKING, SYNC_BATCHNORM, WRAPPERS
+from retrofit.training.torch_api.output import BARS
 from retrofit.training.torch_api.runtime import (
     EVALUATION_SHARES,
     OF_BATCH_IN_HAND,
@@ -47,14 +48,8 @@ from ..steps.draws_per_batch import rows_per_batch
 from . import kinds
 from .batch_parts import has_entry_per_row, has_parts, is_gone_through
 from .calls import Calls, all_entries, made_of
-from .decisions import compares_count, decides
-from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
-from .loss_names import LossNames
-from .model_outputs import may_be_loss, outputs_of
-from .set_by_models import is_set_by_model
-from .shown import Shown
-from .sinks import DECIDES, WEIGHS, Sinks
-from .size_uses import (
+from .counts.epoch_steps import OF_TRAINING, steps_counted
+from .counts.size_uses import (
     IN_SETS,
     counts_epoch,
     divides_by_open_size,
@@ -64,6 +59,13 @@ from .size_uses import (
     is_carried_count,
     is_multiplied,
 )
+from .decisions import compares_count, decides
+from .kinds import BATCH, BATCH_SIZE, CHOSEN, HELD_ROWS, MEAN, PER_SIZE, SHAPE, SIZE, SUM, TENSORS, WHOLE
+from .loss_names import LossNames
+from .model_outputs import may_be_loss, outputs_of
+from .set_by_models import is_set_by_model
+from .shown import Shown
+from .sinks import DECIDES, WEIGHS, Sinks
 from .together import gives_the_same, made_the_same
 
 NUMBERS = frozenset({"range", "len", "int", "min", "max"})  # functions that give nothing of what a loader draws
@@ -167,8 +169,14 @@ class TorchDomain:
             return None
         may_be_run = scope in self.steps or kind == BATCH_SIZE  # of which every process knows that of all
         is_inside = any(loop in self.loops for loop in loops) or (may_be_run and self._runs_inside(scope))
-        is_inside = is_inside or (kind == BATCH_SIZE and counts_epoch(self.project, node, scope))
-        if not is_inside or any(loop in self.batch_loops - self.loops for loop in loops):
+        if any(loop in self.batch_loops - self.loops for loop in loops):
+            return None
+        if not is_inside and kind == BATCH_SIZE:
+            counted = (
+                OF_TRAINING if counts_epoch(self.project, node, scope) else steps_counted(self.project, node, scope)
+            )
+            is_inside, is_open = bool(counted), is_open and counted == OF_TRAINING
+        if not is_inside:
             return None
         return Root(node, scope, kind, is_open and not any(has_own_turns(self.project, loop, scope) for loop in loops))
 
@@ -202,7 +210,10 @@ class TorchDomain:
         return self._as_term(node, scope, flow) if is_loss else flow
 
     def divisor(self, node: ast.expr, scope: Scope, dividend: Flow) -> Flow:
-        return self.name(node, scope, NONE) if dividend.kind == SUM else NONE
+        is_divisor = dividend.kind == SUM or (
+            self.project.batch_sizes.is_number(node, scope) and steps_counted(self.project, node, scope) == OF_TRAINING
+        )
+        return self.name(node, scope, NONE) if is_divisor else NONE
 
     def _is_micro(self, node: ast.expr, scope: Scope) -> bool:
         """Return whether the part of a batch size that a rank has is asked for: rd.data.own_batch_size(batch_size)."""
@@ -337,6 +348,10 @@ class TorchDomain:
 
     def sink(self, call: ast.Call, scope: Scope, is_discarded: bool) -> str:
         return self.sinks.of(call, scope, is_discarded)
+
+    def not_shown(self, call: ast.Call, scope: Scope) -> list[ast.expr]:
+        """Return what a progress bar goes through."""
+        return call.args[:1] if self.analysis.called(call, scope) & BARS else []
 
     def sink_of_entry(self, target: ast.Subscript, scope: Scope) -> str:
         return DECIDES if is_rate_of_group(self.analysis, target, scope) else self.sinks.of_entry(target, scope)

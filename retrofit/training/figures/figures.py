@@ -24,12 +24,12 @@ from retrofit.training.torch_api.runtime import COUNTS_OF_LOSSES
 from retrofit.training.torch_api.tensors import COMPARISONS
 
 from .. import Project
+from .counts.size_uses import adds_to_count
 from .domain import TorchDomain
 from .kinds import BATCH_SIZE, LIST, MEAN, REDUCIBLE, SIZE, SUM
 from .model_outputs import is_next_to_loss
 from .shown import Shown
 from .sinks import WEIGHS
-from .size_uses import adds_to_count
 
 MOST_STARTS = 40
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)

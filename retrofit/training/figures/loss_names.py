@@ -20,8 +20,8 @@ from ..losses.loss_reads import names_of, terms_of
 from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.terms import loss_expressions
 from ..model.models import Call
+from .counts.size_uses import is_carried_count
 from .kinds import BATCH, MEAN, SUM, TENSORS
-from .size_uses import is_carried_count
 
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 

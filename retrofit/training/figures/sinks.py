@@ -56,6 +56,8 @@ class Sinks:
         kind = self.outputs.get(call)
         if kind in (SAVE, WRITE, TRACK, PRINT):
             return {SAVE: SAVED, WRITE: SAVED, TRACK: LOGGED, PRINT: PRINTED}[kind]
+        if names & BARS:
+            return PRINTED  # how many turns it counts: tqdm(total=steps)
         if not isinstance(call.func, ast.Attribute):
             return self._of_function(call, scope, is_discarded)
         values = self.analysis.evaluate(call.func, scope)

@@ -14,7 +14,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.runtime import OWN_BATCHES, SIZES_OF_RANKS
 
 from ..data.loaders import TRAIN
-from ..figures.step_counts import COUNTING, counted_by_evaluations, number_at
+from ..figures.counts.step_counts import COUNTING, counted_by_evaluations, number_at
 from .loop_ends import has_loader_length, is_endless, range_end
 from .schedules import single_process_sizes, sizes_of_steps
 

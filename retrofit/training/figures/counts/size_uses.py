@@ -15,15 +15,15 @@ from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.distributed import WORLD_SIZE
 from retrofit.training.torch_api.tensors import DISTINCT, WITHOUT_HISTORY
 
-from ..data.drawn import builders_of_value, loaders_in
-from ..data.loaders import TRAIN
-from ..losses.reductions.kinds import GLOBAL
-from ..losses.reductions.reduction import loss_kind
-from ..optimizer.schedules import rate_terms
-from .kinds import BATCH_SIZE, SIZE
+from ...data.drawn import builders_of_value, loaders_in
+from ...data.loaders import TRAIN
+from ...losses.reductions.kinds import GLOBAL
+from ...losses.reductions.reduction import loss_kind
+from ...optimizer.schedules import rate_terms
+from ..kinds import BATCH_SIZE, SIZE
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 ONCE = SETS | COUNTERS  # functions of which the result has equal entries once
 IN_SETS, AS_UNIQUE = "in sets", "as unique"

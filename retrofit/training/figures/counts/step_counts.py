@@ -18,12 +18,12 @@ from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.runtime import OWN_BATCHES, SIZES_OF_RANKS
 from retrofit.training.torch_api.tensors import FILLED
 
-from .. import Project
-from ..data.draws.slices.layout import layout_functions
-from ..data.shards import is_same
-from ..losses.reductions.samples import is_name_of_size
-from ..optimizer.loop_ends import range_end
-from ..optimizer.schedules import (
+from ... import Project
+from ...data.draws.slices.layout import layout_functions
+from ...data.shards import is_same
+from ...losses.reductions.samples import is_name_of_size
+from ...optimizer.loop_ends import range_end
+from ...optimizer.schedules import (
     COUNTS_STEPS,
     DIVISION,
     Place,
@@ -32,7 +32,7 @@ from ..optimizer.schedules import (
     single_process_sizes,
     sizes_of_steps,
 )
-from .figures import followed
+from ..figures import followed
 
 COUNTING = (ast.BinOp, ast.AugAssign, ast.Assign)  # what can divide a figure, or make a list of figures
 
