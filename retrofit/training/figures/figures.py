@@ -20,6 +20,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS
 from retrofit.training.data.batch_values import GRADIENT
 from retrofit.training.losses.reductions.reduction import has_rows
+from retrofit.training.losses.rows.met_samples import where_samples_meet
 from retrofit.training.torch_api.runtime import COUNTS_OF_LOSSES
 from retrofit.training.torch_api.tensors import COMPARISONS
 
@@ -128,6 +129,8 @@ def _is_good(root: Root, domain: TorchDomain) -> bool:
     if root.kind == BATCH_SIZE and domain.both.intersection(root.scope.source.ancestors(root.node)):
         return False  # in an evaluation that every rank runs whole it is what it is
     if root.kind in (SUM, SIZE) and root.node in _counted_for_losses(domain.project):
+        return False
+    if root.kind in (MEAN, SUM) and where_samples_meet(domain.project, root.node, root.scope) is not None:
         return False
     if root.kind == MEAN and (_is_prediction(root, domain) or is_next_to_loss(domain.project, domain.losses, root)):
         return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
-from retrofit.analysis.flow.sources import IN_ORDER
+from retrofit.analysis.flow.sources import IN_ORDER, IN_OTHER_ORDER
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import SEQUENCE_FIRST
@@ -44,15 +44,18 @@ from retrofit.training.torch_api.tensors import (
 )
 
 from ...data.draws.sized_draws import size_of
+from ..reductions.lists import SAMPLES
 from ..wrapped import functions_inside
 from .values import (
     FIXED,
     OTHER,
+    OTHER_ORDER,
     PARTS,
     PLAIN,
     RESHAPED,
     ROWS,
     SIZE,
+    TAKEN_APART,
     VIEWS,
     WHOLE,
     Path,
@@ -215,7 +218,7 @@ class CallValues:
             return self._reshaped(rows, rest, scope)
         if name in SPLITS:
             axis = axis_number(self._axis(node, rest[1:] if name != "unbind" else rest, scope), default=0)
-            return rows if axis != 0 or (rows.kind == VIEWS and name != "unbind") else other("rows are taken apart")
+            return rows if axis != 0 or (rows.kind == VIEWS and name != "unbind") else other(TAKEN_APART)
         if name in TRANSPOSES:
             return self._transposed(name, rows, rest)
         if name == "flatten":
@@ -243,6 +246,8 @@ class CallValues:
             return other("numbers for Python are made of single rows")
         if name in OF_ENTRIES or self._is_layer(node, scope):
             return self.reader.all_of(everything, scope)
+        if name in IN_OTHER_ORDER and self.reader.lists.entries(given[0], scope) == {SAMPLES}:
+            return other(OTHER_ORDER)
         return rows if name in ON_LISTS else other(f"it is not known what {ast.unparse(node.func)} makes of rows")
 
     def _reshaped(self, rows: Value, rest: list[ast.expr], scope: Scope) -> Value:
