@@ -48,8 +48,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache, lru_cache, partial
+from importlib import import_module
 from itertools import chain, count, cycle, islice
 from multiprocessing import forkserver
 from numbers import Number
@@ -1329,10 +1330,19 @@ def _handle_of_main(logger: logging.Logger, record: logging.LogRecord) -> None:
 
 def share_hydra_run() -> None:
     """Let Hydra name the folder of a run by rank 0's time, and rank 0 alone write to it. Collective: every rank."""
-    now, nothing = broadcast_object(time.localtime()), lambda *given: None
-    silent = {} if is_main_process() else {"_save_config": nothing, "configure_log": nothing}
-    if is_distributed():  # ${now:...}; .hydra/config.yaml; the log file
-        vars(sys.modules["hydra.core.utils"]).update(silent, localtime=lambda: now)
+    now = datetime.fromtimestamp(broadcast_object(time.time()))
+    if not is_distributed():
+        return
+    settings = import_module("omegaconf").OmegaConf
+    register = settings.register_new_resolver
+
+    def register_shared(name: str, resolver: Callable[..., Any], **options: Any) -> None:
+        register(name, now.strftime if name == "now" else resolver, **options)  # ${now:%Y-%m-%d}
+
+    settings.register_new_resolver = register_shared
+    if not is_main_process():  # .hydra/config.yaml; the log file
+        nothing = dict.fromkeys(["_save_config", "configure_log"], lambda *given: None)
+        vars(import_module("hydra.core.utils")).update(nothing)
 
 
 class SilentObject:
@@ -3186,6 +3196,9 @@ def batch_rows(rows: torch.Tensor, views: bool = False) -> torch.Tensor:
 
 def _batch_of_rows(rows: torch.Tensor, views: bool) -> Batch:
     """Return the batch in use to which rows belong: it has as many samples, or divides them."""
+    if rows.dim() == 0:
+        text = "a number without rows is to be gathered from all ranks; leave rd.loss.batch_rows out around it where"
+        raise RuntimeError(f"{text} all ranks have the same, and gather the rows that it is computed from where not")
     batches = set(batches_in_use.values())
     fitting = {batch for batch in batches if len(rows) == batch.length and not views}
     fitting = fitting or {batch for batch in batches if len(rows) % batch.length == 0}
@@ -4908,4 +4921,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 052b2a5054d16cd6d967cdd72cd2a876a04d1fcc26135d47d8f6c7cd88d2e7d5
+# Unchanged while the text above has the SHA-256 22bb6392fa898b2259f57e8ec9e56a70c68ff1dac972c49f33520a24d6b0b0e6

@@ -173,6 +173,9 @@ def batch_rows(rows: torch.Tensor, views: bool = False) -> torch.Tensor:
 
 def _batch_of_rows(rows: torch.Tensor, views: bool) -> Batch:
     """Return the batch in use to which rows belong: it has as many samples, or divides them."""
+    if rows.dim() == 0:
+        text = "a number without rows is to be gathered from all ranks; leave rd.loss.batch_rows out around it where"
+        raise RuntimeError(f"{text} all ranks have the same, and gather the rows that it is computed from where not")
     batches = set(batches_in_use.values())
     fitting = {batch for batch in batches if len(rows) == batch.length and not views}
     fitting = fitting or {batch for batch in batches if len(rows) % batch.length == 0}

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +82,19 @@ def _handle_of_main(logger: logging.Logger, record: logging.LogRecord) -> None:
 
 def share_hydra_run() -> None:
     """Let Hydra name the folder of a run by rank 0's time, and rank 0 alone write to it. Collective: every rank."""
-    now, nothing = broadcast_object(time.localtime()), lambda *given: None
-    silent = {} if is_main_process() else {"_save_config": nothing, "configure_log": nothing}
-    if is_distributed():  # ${now:...}; .hydra/config.yaml; the log file
-        vars(sys.modules["hydra.core.utils"]).update(silent, localtime=lambda: now)
+    now = datetime.fromtimestamp(broadcast_object(time.time()))
+    if not is_distributed():
+        return
+    settings = import_module("omegaconf").OmegaConf
+    register = settings.register_new_resolver
+
+    def register_shared(name: str, resolver: Callable[..., Any], **options: Any) -> None:
+        register(name, now.strftime if name == "now" else resolver, **options)  # ${now:%Y-%m-%d}
+
+    settings.register_new_resolver = register_shared
+    if not is_main_process():  # .hydra/config.yaml; the log file
+        nothing = dict.fromkeys(["_save_config", "configure_log"], lambda *given: None)
+        vars(import_module("hydra.core.utils")).update(nothing)
 
 
 class SilentObject:

@@ -126,3 +126,29 @@ def test_what_the_loss_comes_from_is_wrapped(
 def test_a_model_that_a_library_runs_is_refused(tmp_path: Path, loss: str) -> None:
     result = conversion(tmp_path, script(loss, FLOW, NET))
     assert {finding.kind for finding in result.refusals} == {"model-not-followed"}
+
+
+SHOWN = """\
+import torch
+from flows import AutoFlow
+from meters import Meter
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), 4)
+flow, meter = AutoFlow.from_pretrained("base"), Meter()
+optimizer = torch.optim.SGD(flow.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    loss = flow(x, labels=x).loss
+    loss.backward()
+    optimizer.step()
+    meter(x)
+print(flow.config.hidden_size)
+torch.save(flow.state_dict(), "flow.pt")
+print(meter.value)
+"""
+
+
+def test_a_model_of_a_library_keeps_no_batch_and_a_meter_may(tmp_path: Path) -> None:
+    listed = [str(finding.message) for finding in conversion(tmp_path, SHOWN).listed]
+    assert len(listed) == 1 and "meter.value" in listed[0]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import logging
 import os
 import sys
 import time
-import types
 from pathlib import Path
 
+import hydra
 import pytest
+from hydra.core.hydra_config import HydraConfig
 
 from retrofit.distributed import get_rank, print_main
 from retrofit.distributed.output import SilentObject, answer_of_main, on_main_process, share_hydra_run
@@ -36,18 +38,29 @@ def test_only_rank_0_prints_and_makes_the_object(ranks):
     assert ranks(3).run(speak) == [("hello from 0\n", ["a", "b"]), silent, silent]
 
 
-def run_of_hydra():
-    utils = types.ModuleType("hydra.core.utils")  # what Hydra calls in it, without Hydra
-    utils.localtime, utils._save_config, utils.configure_log = time.localtime, print, print
-    sys.modules["hydra.core.utils"] = utils
+def run_of_hydra(folder, monkeypatch=pytest.MonkeyPatch):
+    """Let Hydra run a function in a folder, a second later on the next rank; return the folder of the run."""
+
+    def main(config):
+        logging.getLogger("run").info("from rank %d", get_rank())
+        return folders.append(HydraConfig.get().runtime.output_dir)
+
+    folders = []
     time.sleep(get_rank() * 1.1)
-    share_hydra_run()
-    return tuple(utils.localtime()), [function is print for function in (utils._save_config, utils.configure_log)]
+    with monkeypatch.context() as changed:
+        changed.chdir(folder)
+        changed.setattr(sys, "argv", ["train.py"])
+        share_hydra_run()
+        hydra.main(version_base=None, config_path=str(folder))(main)()
+    return folders
 
 
-def test_the_ranks_have_one_run_of_hydra(ranks):
-    (now, writes), other = ranks(2).run(run_of_hydra)
-    assert writes == [True, True] and other == (now, [False, False])
+def test_the_ranks_have_one_run_of_hydra_which_rank_0_writes(ranks, tmp_path):
+    folders, others = ranks(2).run(run_of_hydra, tmp_path)
+    assert folders == others
+    files = {path.name: path.read_text() for path in Path(folders[0]).rglob("*.*") if path.is_file()}
+    assert sorted(files) == ["config.yaml", "hydra.yaml", "overrides.yaml", "test_output.log"]
+    assert "from rank 0" in files["test_output.log"] and "from rank 1" not in files["test_output.log"]
 
 
 def test_a_silent_object_accepts_every_call():

@@ -78,5 +78,5 @@ def keep_given(run: Interpreter, node: ast.Call, receiver: Flow, given: list[Flo
     target = receiver if isinstance(node.func, ast.Attribute) else run.expressions.of(node.func)
     cells = frozenset(cell for cell in target.cells if cell.kind is None and not cell.is_source)
     whole = mixed(given)
-    if cells and whole.differs:
+    if cells and whole.differs and run.domain.keeps(node):
         run.memory.put(cells, None, whole)

@@ -340,6 +340,9 @@ class TorchDomain:
     def _trains(self, owner: Scope) -> bool:
         return any(frame.scope.parent is owner for path in self.project.paths for frame in path.frames)
 
+    def keeps(self, call: ast.Call) -> bool:
+        return call not in self.models  # a metric or a meter does
+
     def kept(self, flow: Flow) -> Flow:
         """Return what a list holds of a batch that it outlives: all entries, where they are brought together."""
         return all_entries(flow) if flow.kind in (BATCH, CHOSEN) else flow

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
-from retrofit.analysis.flow.sources import IN_ORDER, IN_OTHER_ORDER
+from retrofit.analysis.flow.operands import inputs, through_calls
+from retrofit.analysis.flow.reaching_definitions import live_bindings
+from retrofit.analysis.flow.sources import IN_ORDER, IN_OTHER_ORDER, Origin
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import SEQUENCE_FIRST
@@ -146,18 +149,28 @@ class CallValues:
 
     def _of_model(self, node: ast.Call, given: list[ast.expr], scope: Scope, path: Path) -> Value:
         """Return what a model makes of a batch: rows in the order of those that it is given, where it joins none."""
-        inputs = [self.reader.value(part, scope) for part in [*node.args, *(k.value for k in node.keywords)]]
-        kinds = {value.kind for value in inputs}
+        values = [self.reader.value(part, scope) for part in [*node.args, *(k.value for k in node.keywords)]]
+        kinds = {value.kind for value in values}
         functions = functions_inside(self.analysis, node, scope)
         if functions:
             found = join(self.reader.value(part, f.scope, path) for f in functions for part in returns_of(f.node))
-            if found.kind in (WHOLE, *ROWS):
+            is_weight = found.kind == FIXED and path and self._is_of_no_sample(functions, path)
+            if found.kind in (WHOLE, *ROWS) or is_weight:
                 return found
-        rows = [value for value in inputs if value.kind in ROWS]
+        rows = [value for value in values if value.kind in ROWS]
         if WHOLE in kinds or not rows:
-            return join(inputs)
+            return join(values)
         is_reordered = any(self._reorders(function) for function in functions)
         return other("the model puts rows together in an order that is not known") if is_reordered else join(rows)
+
+    def _is_of_no_sample(self, functions: list[LocalFunction], path: Path) -> bool:
+        """Return whether an entry of what a model returns is computed from its weights alone: a learnt temperature."""
+        returned = [(part, f.scope) for f in functions for part in returns_of(f.node)]
+        starts = (Origin(part, scope, path) for part, scope in returned)  # type: ignore[arg-type]
+        found = (part for start in starts for part in through_calls(self.analysis, start, partial(inputs, self.analysis)))
+        names = [(part.node, part.scope) for part in found if isinstance(part.node, ast.Name) and part.node.id != "self"]
+        bindings = (binding for name, scope in names for binding in live_bindings(name, scope)[1])
+        return not any(binding.kind in ("parameter", "item") for binding in bindings)
 
     def _reorders(self, function: LocalFunction) -> bool:
         """Return whether a function, or one that it runs, may put rows after one another."""
@@ -168,9 +181,9 @@ class CallValues:
         return False
 
     def _of_project(self, functions: list[LocalFunction], given: list[ast.expr], scope: Scope, path: Path) -> Value:
-        inputs = self.reader.all_of(given, scope)
-        if inputs.kind == WHOLE:
-            return inputs
+        value = self.reader.all_of(given, scope)
+        if value.kind == WHOLE:
+            return value
         return join(self.reader.value(part, f.scope, path) for f in functions for part in returns_of(f.node))
 
     def _is_layer(self, node: ast.Call, scope: Scope) -> bool:

@@ -115,7 +115,7 @@ class ValueReader:
         if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
             return self.value(node.elt, scope, path[1:])
         if isinstance(node, (ast.Dict, ast.DictComp)):
-            values = node.values if isinstance(node, ast.Dict) else [node.value]
+            values = _values_at(node, path) if isinstance(node, ast.Dict) else [node.value]
             return join(self.value(part, scope, path[1:]) for part in values)
         if isinstance(node, (ast.NamedExpr, ast.Starred)):
             return self.value(node.value, scope, path)
@@ -306,6 +306,13 @@ class PermutedReader(ValueReader):
     def _of_item(self, binding: Binding, scope: Scope, path: Path) -> Value:
         found = super()._of_item(binding, scope, path)
         return other("rows in different orders meet") if found.kind in ROWS else found
+
+
+def _values_at(node: ast.Dict, path: Path) -> list[ast.expr]:
+    """Return the values that a dict may have at a key, all where the key or those of the dict are not known."""
+    keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+    found = [value for key, value in zip(keys, node.values) if path and key == path[0]]
+    return node.values if None in keys or not found else found
 
 
 def _counted(value: Value, node: ast.expr, scope: Scope) -> Value:
