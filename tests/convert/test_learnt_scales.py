@@ -1,4 +1,4 @@
-"""A temperature that a model returns next to its embeddings has no rows: all ranks have the same, and none is gathered."""
+"""A temperature that a model returns next to its embeddings has no rows: all ranks have the same one."""
 
 from __future__ import annotations
 

@@ -167,8 +167,11 @@ class CallValues:
         """Return whether an entry of what a model returns is computed from its weights alone: a learnt temperature."""
         returned = [(part, f.scope) for f in functions for part in returns_of(f.node)]
         starts = (Origin(part, scope, path) for part, scope in returned)  # type: ignore[arg-type]
-        found = (part for start in starts for part in through_calls(self.analysis, start, partial(inputs, self.analysis)))
-        names = [(part.node, part.scope) for part in found if isinstance(part.node, ast.Name) and part.node.id != "self"]
+        step = partial(inputs, self.analysis)
+        found = (part for start in starts for part in through_calls(self.analysis, start, step))
+        names = [
+            (part.node, part.scope) for part in found if isinstance(part.node, ast.Name) and part.node.id != "self"
+        ]
         bindings = (binding for name, scope in names for binding in live_bindings(name, scope)[1])
         return not any(binding.kind in ("parameter", "item") for binding in bindings)
 
