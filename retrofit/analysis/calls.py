@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from .nodes import children
 from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters, positions_in
 
+SETTING = (ast.Assign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.withitem, ast.Call)  # what can set attributes
+
 
 @dataclass(frozen=True)
 class CallSite:
@@ -123,7 +125,7 @@ def attribute_assignments(scope: Scope, setters: Collection[str] = frozenset()) 
     names = parameters(method.node) if method.is_function else []  # type: ignore[arg-type]
     if not names or isinstance(scope.node, ast.Lambda):
         return
-    for node in own_nodes(scope.node):
+    for node in own_nodes(scope.node).of(*SETTING):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from _attribute_targets(target, names[0], Binding("", node, "value", node.value))
@@ -227,8 +229,8 @@ def takes(site: CallSite, scope: Scope) -> bool:
 
 def last_name(node: ast.AST) -> str:
     """Return `rank` of rank, args.rank and hvd.rank(); "" for what has no name."""
-    if isinstance(node, ast.Call):
-        return last_name(node.func)
+    while isinstance(node, ast.Call):
+        node = node.func
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 

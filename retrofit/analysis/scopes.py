@@ -8,11 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Union
 
 from .files.source import Source
-from .nodes import children
+from .nodes import Nodes, children
 
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 MATCHED = {"MatchAs": "name", "MatchStar": "name", "MatchMapping": "rest"}  # patterns (Python 3.10) that bind a name
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+BINDING = (
+    *DEFINITIONS,
+    *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr),
+    *(ast.For, ast.AsyncFor, ast.comprehension, ast.withitem, ast.ExceptHandler),
+    *(ast.Import, ast.ImportFrom),
+    *(getattr(ast, name) for name in MATCHED if hasattr(ast, name)),
+)
 
 
 @dataclass(frozen=True)
@@ -159,10 +167,9 @@ class _Builder:
         if isinstance(node, FUNCTIONS):
             self._bind_parameters(scope, node)
         found = own_nodes(node)
-        for inner in found:
-            if isinstance(inner, (ast.Global, ast.Nonlocal)):
-                self._declare(scope, inner)
-        for inner in found:
+        for declaration in found.of(ast.Global, ast.Nonlocal):
+            self._declare(scope, declaration)
+        for inner in found.of(*BINDING):
             self._visit(scope, inner)
         return scope
 
@@ -257,23 +264,20 @@ def positions_in(target: ast.Tuple | ast.List) -> Iterator[tuple[int, ast.expr]]
         is_after_rest |= isinstance(part, ast.Starred)
 
 
-def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> list[ast.AST]:
+def own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Nodes:
     """Return all nodes of a scope's body in source order, without what is inside functions and classes in it.
 
     Their decorators, defaults and bases do belong to the scope around them.
     """
     known = vars(owner)  # many ask, so the list stays with the node
     if "own_nodes" not in known:
-        known["own_nodes"] = list(_own_nodes(owner))
+        known["own_nodes"] = Nodes(_own_nodes(owner))
     return known["own_nodes"]
 
 
 def own_calls(owner: ast.Module | ast.ClassDef | Function) -> list[ast.Call]:
     """Return the calls among `own_nodes`."""
-    known = vars(owner)
-    if "own_calls" not in known:
-        known["own_calls"] = [node for node in own_nodes(owner) if isinstance(node, ast.Call)]
-    return known["own_calls"]
+    return own_nodes(owner).of(ast.Call)
 
 
 def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]:
@@ -281,15 +285,15 @@ def _own_nodes(owner: ast.Module | ast.ClassDef | Function) -> Iterator[ast.AST]
     while waiting:
         node = waiting.pop()
         yield node
-        if isinstance(node, ast.Lambda):
-            inner: list[ast.AST] = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            inner = [*node.decorator_list, *node.args.defaults, *(d for d in node.args.kw_defaults if d)]
-        elif isinstance(node, ast.ClassDef):
-            inner = [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
-        else:
-            inner = [*children(node)]
-        waiting.extend(reversed(inner))
+        waiting += reversed(_evaluated_first(node) if isinstance(node, DEFINITIONS) else children(node))
+
+
+def _evaluated_first(node: Function | ast.ClassDef) -> list[ast.expr]:
+    """Return the parts of a definition that the scope around it evaluates."""
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)]
+    defaults = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+    return defaults if isinstance(node, ast.Lambda) else [*node.decorator_list, *defaults]
 
 
 def is_imported(node: ast.AST, scope: Scope) -> bool:

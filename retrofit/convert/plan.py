@@ -207,8 +207,8 @@ def require_one_runtime(project: Project) -> None:
 
 
 def _imports(source: Source, module: str) -> bool:
-    names = {alias.name for node in source.nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in source.nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    names = {alias.name for node in source.nodes.of(ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in source.nodes.of(ast.ImportFrom) if not node.level}
     return any(name == module or name.startswith(f"{module}.") for name in names)
 
 

@@ -14,7 +14,7 @@ from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.analysis.files.source import Place, Source, SourceError
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import names_called
-from retrofit.analysis.nodes import children
+from retrofit.analysis.nodes import Places, children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 
@@ -143,12 +143,16 @@ class Project:
         return Wrapping(self.analysis, self.distribution)
 
     @cached_property
-    def in_loops(self) -> list[tuple[ast.AST, Scope]]:
+    def in_loops(self) -> Places[Scope]:
         """Every node that an epoch of the training runs, with the scope it is in."""
-        return list(reachable_from_loops(self.analysis, self.paths))
+        return Places(reachable_from_loops(self.analysis, self.paths))
 
     @cached_property
-    def in_batches(self) -> list[tuple[ast.AST, Scope]]:
+    def nodes_in_loops(self) -> frozenset[ast.AST]:
+        return frozenset(node for node, _ in self.in_loops)
+
+    @cached_property
+    def in_batches(self) -> Places[Scope]:
         """Every node that is run for a batch of the training, with the scope it is in."""
         found = dict(reachable_from_loops(self.analysis, self.paths, innermost=True))
         waiting = list(found.items())
@@ -158,7 +162,7 @@ class Project:
             bodies = [(part, function.scope) for function in functions for part in children(function.node)]
             waiting = [place for place in nodes_run(self.analysis, bodies) if place[0] not in found]
             found.update(waiting)
-        return list(found.items())
+        return Places(found.items())
 
     @cached_property
     def nodes_in_batches(self) -> frozenset[ast.AST]:

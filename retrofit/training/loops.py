@@ -55,8 +55,8 @@ class Path:
 def backward_calls(analysis: Analysis) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls that compute gradients: `loss.backward()`, `scaler.scale(loss).backward()`."""
     for source in analysis.modules.sources.values():
-        for node in source.nodes:
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        for node in source.nodes.of(ast.Call):
+            if not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr != "backward":
                 continue
@@ -71,8 +71,8 @@ def closure_steps(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
     def compute() -> dict[ast.AST, list[CallSite]]:
         found: dict[ast.AST, list[CallSite]] = defaultdict(list)
         for scope in analysis.scopes():
-            for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "step":
+            for node in own_nodes(scope.node).of(ast.Call):
+                if isinstance(node.func, ast.Attribute) and node.func.attr == "step":
                     for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                         for value in analysis.evaluate(argument, scope):
                             if isinstance(value, LocalFunction):
@@ -88,8 +88,8 @@ def search_runs(analysis: Analysis) -> dict[ast.AST, list[CallSite]]:
     def compute() -> dict[ast.AST, list[CallSite]]:
         found: dict[ast.AST, list[CallSite]] = defaultdict(list)
         for scope in analysis.scopes():
-            for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call) and searches(analysis, node, scope):
+            for node in own_nodes(scope.node).of(ast.Call):
+                if searches(analysis, node, scope):
                     given = [*node.args, *(keyword.value for keyword in node.keywords)]
                     for value in frozenset().union(*(analysis.evaluate(argument, scope) for argument in given)):
                         for function, bound in analysis.functions_of(value):

@@ -151,11 +151,11 @@ class Modules:
                 self.outside.setdefault(added.folder)
 
     def _imports_of(self, source: Source) -> Iterator[Path]:
-        for node in source.nodes:
+        for node in source.nodes.of(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield from self._of_statement(Import(node, alias.name, 0, source))
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 names = tuple(alias.name for alias in node.names)
                 yield from self._of_statement(Import(node, node.module or "", node.level, source, names))
         for named in named_imports(source.nodes):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..nodes import Nodes
 
 IMPORTERS = {"import_module", "__import__", "locate"}
 FILE_LOADERS = {"spec_from_file_location", "load_source", "SourceFileLoader", "run_path"}
@@ -31,11 +33,9 @@ class NamedImport:
         return not self.names or any(ANYTHING in name for name in self.names)
 
 
-def named_imports(nodes: list[ast.AST]) -> Iterator[NamedImport]:
+def named_imports(nodes: Nodes) -> Iterator[NamedImport]:
     """Yield the imports by name among the nodes of one file."""
-    for node in nodes:
-        if not isinstance(node, ast.Call):
-            continue
+    for node in nodes.of(ast.Call):
         function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if function in IMPORTERS and (node.args or node.keywords):
             given = node.args[0] if node.args else node.keywords[0].value
@@ -98,7 +98,7 @@ def _split(name: str) -> list[str]:
     return [part for part in re.split(f"({ANYTHING})", name) if part]
 
 
-def _texts(node: ast.expr, nodes: list[ast.AST], depth: int) -> set[str]:
+def _texts(node: ast.expr, nodes: Nodes, depth: int) -> set[str]:
     """Return the texts that an expression can be, ANYTHING for what is not known."""
     if isinstance(node, ast.Constant):
         return {node.value} if isinstance(node.value, str) else {ANYTHING}
@@ -127,31 +127,31 @@ def _texts(node: ast.expr, nodes: list[ast.AST], depth: int) -> set[str]:
             return {"."}  # the package of this very file
         given = [value for value in _assigned(node.id, nodes)]
         return set().union(*(_texts(value, nodes, depth - 1) for value in given)) if given else {ANYTHING}
-    return texts_of_option(node.attr, nodes) if isinstance(node, ast.Attribute) else {ANYTHING}
+    return texts_of_option(node.attr, nodes.of(ast.Call)) if isinstance(node, ast.Attribute) else {ANYTHING}
 
 
-def texts_of_option(name: str, nodes: list[ast.AST]) -> set[str]:
+def texts_of_option(name: str, calls: Iterable[ast.Call]) -> set[str]:
     """Return the texts that an option of the command line can be: its choices, or its default and ANYTHING else."""
-    for node in nodes:
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != ADDS_OPTION:
+    for call in calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != ADDS_OPTION:
             continue
-        names = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        names = [part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         if name not in {text.lstrip("-").replace("-", "_") for text in names}:
             continue
-        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
         choices = getattr(given.get("choices"), "elts", [])
         texts = {part.value for part in (choices or [given.get("default")]) if isinstance(part, ast.Constant)}
         return {text for text in texts if isinstance(text, str)} | (set() if choices else {ANYTHING})
     return {ANYTHING}
 
 
-def _assigned(name: str, nodes: list[ast.AST]) -> Iterator[ast.expr]:
+def _assigned(name: str, nodes: Nodes) -> Iterator[ast.expr]:
     """Yield what a name is assigned anywhere in a file, or takes from a list that is written out in a loop."""
-    for node in nodes:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            yield node.value  # type: ignore[attr-defined]
-        elif isinstance(node, (ast.For, ast.comprehension)) and getattr(node.target, "id", "") == name:
+    for node in nodes.of(ast.Assign, ast.For, ast.comprehension):
+        if isinstance(node, ast.Assign):
+            if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
+                yield node.value
+        elif getattr(node.target, "id", "") == name:
             yield from getattr(node.iter, "elts", [ast.Constant(None)])
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..nodes import Nodes
+
 MOST_DEPTH, MOST_TEXTS = 12, 20
 SAME = {"abspath", "realpath", "normpath", "resolve", "absolute", "as_posix", "fspath", "str"}
 PATHS = {"Path", "PurePath", "PosixPath"}
@@ -23,13 +25,13 @@ class Added:
     is_sure: bool
 
 
-def added_folders(nodes: list[ast.AST], file: Path, start: Path) -> Iterator[Added]:
+def added_folders(nodes: Nodes, file: Path, start: Path) -> Iterator[Added]:
     """Yield what the nodes of `file` add to sys.path, in their order; `start` is where relative paths begin.
 
     A path that is written out from the root of the file system is left out: it is of one machine.
     """
     reader = _Reader(nodes, file)
-    for node in nodes:
+    for node in nodes.of(ast.Call, ast.Assign, ast.AugAssign):
         for value, is_first in _additions(node):
             for text in reader.texts(value, MOST_DEPTH):
                 if not text.startswith("\0"):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..nodes import children
+from ..nodes import Nodes, children
 
 LARGEST = 2 * 2**20  # bytes of a file that is read
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -55,7 +55,7 @@ class Source:
     has_bom: bool
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
-    nodes: list[ast.AST] = field(default_factory=list)  # of the whole tree, in the order of ast.walk
+    nodes: Nodes = field(default_factory=Nodes)  # of the whole tree, in the order of ast.walk
     _chains: dict[ast.AST, ast.AST] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -186,7 +186,7 @@ def _methods_called(analysis: Analysis, scope: Scope) -> list[tuple[ast.stmt, as
     """Return the statements like `model.to(place)`, of which nothing but what they change is left, with the method."""
     known: dict[Scope, list[tuple[ast.stmt, ast.Attribute]]] = analysis.fact("methods called", dict)
     if scope not in known:
-        calls = [(node, node.value) for node in own_nodes(scope.node) if isinstance(node, ast.Expr)]
+        calls = [(node, node.value) for node in own_nodes(scope.node).of(ast.Expr)]
         functions = [(node, call.func) for node, call in calls if isinstance(call, ast.Call)]
         known[scope] = [(node, function) for node, function in functions if isinstance(function, ast.Attribute)]
     return known[scope]
@@ -196,7 +196,7 @@ def _parts_set(analysis: Analysis, scope: Scope) -> list[tuple[ast.Assign, list[
     """Return the statements that give an object a new part, with the expressions of it: `model.fc = Linear(8, 2)`."""
     known: dict[Scope, list[tuple[ast.Assign, list[ast.expr]]]] = analysis.fact("parts set", dict)
     if scope not in known:
-        set_here = [(n, target) for n in own_nodes(scope.node) if isinstance(n, ast.Assign) for target in n.targets]
+        set_here = [(n, target) for n in own_nodes(scope.node).of(ast.Assign) for target in n.targets]
         known[scope] = [(n, _holders(target)) for n, target in set_here if _is_part(analysis, target, n.value, scope)]
     return known[scope]
 

@@ -44,8 +44,9 @@ def later(key: object, first: int) -> object:
 
 def has_no_entry(node: ast.AST, keys: Keys) -> bool:
     """Return whether an expression has no such entry: what is computed from numbers has none by name."""
-    is_number = isinstance(node, ast.UnaryOp) or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr))
-    return is_number and bool(keys) and isinstance(keys[0], str)
+    if not keys or not isinstance(keys[0], str):
+        return False
+    return isinstance(node, ast.UnaryOp) or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.BitOr))
 
 
 def is_of_container(keys: Keys) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Set
-from typing import Any, TypeVar, overload
 
+from ..nodes import Places
 from ..scopes import FUNCTIONS, Scope, own_calls, own_nodes
 from ..values.asked_kinds import kinds_asked_for
 from ..values.attribute_names import in_dict_of_names, is_taken_by_text, names_taken, takes_classes_by_text
@@ -14,9 +14,7 @@ from ..values.inference import Analysis
 from ..values.kinds import LocalClass, LocalFunction, Value
 from .main_guard import is_under_main_of_another
 
-A = TypeVar("A", bound=ast.AST)
-B = TypeVar("B", bound=ast.AST)
-C = TypeVar("C", bound=ast.AST)
+REFERRING = (ast.ClassDef, ast.Lambda, ast.Name, ast.Attribute, ast.Subscript, ast.Call)  # to functions and classes
 
 
 def reached_scopes(analysis: Analysis) -> set[Scope]:
@@ -40,9 +38,9 @@ def known_scopes(analysis: Analysis) -> set[Scope]:
     return analysis.fact("reached scopes", lambda: reached_scopes(analysis))
 
 
-def reached_nodes(analysis: Analysis) -> list[tuple[ast.AST, Scope]]:
+def reached_nodes(analysis: Analysis) -> Places[Scope]:
     """Return every node of the code that runs, in source order, with the scope it is in."""
-    return analysis.fact("reached", lambda: list(_reached_nodes(analysis)))
+    return analysis.fact("reached", lambda: Places(_reached_nodes(analysis)))
 
 
 def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
@@ -56,33 +54,7 @@ def _reached_nodes(analysis: Analysis) -> Iterator[tuple[ast.AST, Scope]]:
 
 def reached_calls(analysis: Analysis) -> list[tuple[ast.Call, Scope]]:
     """Return every call of the code that runs, in source order, with the scope it is in."""
-    return reached_of(analysis, ast.Call)
-
-
-@overload
-def reached_of(analysis: Analysis, kind: type[A], /) -> list[tuple[A, Scope]]: ...
-@overload
-def reached_of(analysis: Analysis, one: type[A], other: type[B], /) -> list[tuple[A | B, Scope]]: ...
-@overload
-def reached_of(analysis: Analysis, one: type[A], two: type[B], three: type[C], /) -> list[tuple[A | B | C, Scope]]: ...
-@overload
-def reached_of(analysis: Analysis, *kinds: type[ast.AST]) -> list[tuple[ast.AST, Scope]]: ...
-def reached_of(analysis: Analysis, *kinds: type[ast.AST]) -> list[Any]:
-    """Return the nodes of some kinds of the code that runs, in source order, with the scope that each is in."""
-    known: dict[object, list[tuple[ast.AST, Scope]]] = analysis.fact("reached by kind", dict)
-    if kinds not in known:
-        index: dict[type, list[int]] = analysis.fact("places by type", lambda: _places_by_type(analysis))
-        places = sorted(place for kind, of_kind in index.items() if issubclass(kind, kinds) for place in of_kind)
-        nodes = reached_nodes(analysis)
-        known[kinds] = [nodes[place] for place in places]
-    return known[kinds]
-
-
-def _places_by_type(analysis: Analysis) -> dict[type, list[int]]:
-    found: dict[type, list[int]] = defaultdict(list)
-    for place, (node, _) in enumerate(reached_nodes(analysis)):
-        found[type(node)].append(place)
-    return found
+    return reached_nodes(analysis).of(ast.Call)
 
 
 def calls_named(analysis: Analysis, names: Set[str]) -> list[tuple[ast.Call, Scope]]:
@@ -160,7 +132,7 @@ class _Reach:
                 continue
             self.scopes.add(scope)
             bases: set[ast.AST] = set()  # a derived class makes no object of its base
-            for node in own_nodes(scope.node):
+            for node in own_nodes(scope.node).of(*REFERRING):
                 if is_under_main_of_another(self._analysis, scope, node):
                     continue
                 if isinstance(node, ast.ClassDef):

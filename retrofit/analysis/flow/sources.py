@@ -331,11 +331,11 @@ def _of_call(analysis: Analysis, node: ast.Call, origin: Origin) -> Iterator[Ori
 
 def yielded(scope: Scope, keys: Keys = ()) -> Iterator[Origin]:
     """Yield what a generator of the project gives, one by one."""
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Yield) and node.value is not None:
-            yield Origin(node.value, scope, keys[1:])
-        elif isinstance(node, ast.YieldFrom):
+    for node in own_nodes(scope.node).of(ast.Yield, ast.YieldFrom):
+        if isinstance(node, ast.YieldFrom):
             yield Origin(node.value, scope, (Key.ELEMENT, *keys[1:]))
+        elif node.value is not None:
+            yield Origin(node.value, scope, keys[1:])
 
 
 def _in_iteration(analysis: Analysis, node: ast.expr, origin: Origin) -> Keys:

@@ -150,7 +150,7 @@ def variables_at(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Scope
 def _all_stored(analysis: Analysis) -> dict[ScopedName, list[Stored]]:
     found: dict[ScopedName, list[Stored]] = defaultdict(list)
     for scope in analysis.scopes():
-        for node in own_nodes(scope.node):
+        for node in own_nodes(scope.node).of(ast.Assign, ast.Call):
             for container, stored in _stored_by(analysis, node, scope):
                 for chosen in _choices(container):
                     variable = own_variable(chosen, scope)
@@ -215,7 +215,7 @@ def _stores(analysis: Analysis, node: ast.Call, owner: ast.expr, scope: Scope) -
 def _all_changed(analysis: Analysis) -> dict[ScopedName, list[Changed]]:
     found: dict[ScopedName, list[Changed]] = defaultdict(list)
     for scope in analysis.scopes():
-        for change in (node for node in own_nodes(scope.node) if isinstance(node, ast.AugAssign)):
+        for change in own_nodes(scope.node).of(ast.AugAssign):
             target = change.target
             variable = own_variable(target.value, scope) if isinstance(target, ast.Subscript) else None
             if variable is not None:
@@ -226,8 +226,8 @@ def _all_changed(analysis: Analysis) -> dict[ScopedName, list[Changed]]:
 def _all_set(analysis: Analysis) -> dict[str, list[tuple[ast.expr, ast.expr, Scope, Keys]]]:
     found: dict[str, list[tuple[ast.expr, ast.expr, Scope, Keys]]] = defaultdict(list)
     for scope in analysis.scopes():
-        for node in own_nodes(scope.node):
-            for whole in node.targets if isinstance(node, ast.Assign) else ():
+        for node in own_nodes(scope.node).of(ast.Assign):
+            for whole in node.targets:
                 for target, keys in _attributes_in(whole):
                     if own_variable(target, scope) is None:
                         found[target.attr].append((target.value, node.value, scope, keys))  # type: ignore[attr-defined]
@@ -245,11 +245,12 @@ def _attributes_in(target: ast.expr, keys: Keys = ()) -> Iterator[tuple[ast.Attr
 
 def _set_by_text(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
     for scope in analysis.scopes():
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and getattr(node.func, "id", "") in ("setattr", "vars"):
+        for node in own_nodes(scope.node).of(ast.Call, ast.Attribute):
+            if isinstance(node, ast.Attribute):
+                if node.attr == "__dict__":
+                    yield node.value, scope
+            elif node.args and getattr(node.func, "id", "") in ("setattr", "vars"):
                 yield node.args[0], scope
-            elif isinstance(node, ast.Attribute) and node.attr == "__dict__":
-                yield node.value, scope
 
 
 def _all_changes(
@@ -259,8 +260,8 @@ def _all_changes(
     own: dict[ScopedName, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
     others: dict[str, list[tuple[ast.AugAssign, Scope]]] = defaultdict(list)
     for scope in analysis.scopes():
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        for node in own_nodes(scope.node).of(ast.AugAssign):
+            if isinstance(node.target, ast.Attribute):
                 variable = own_variable(node.target, scope)
                 known = own[variable] if variable is not None else others[node.target.attr]
                 known.append((node, scope))

@@ -218,7 +218,7 @@ class _Trace:
     def _owns(self, name: str, scope: Scope) -> bool:
         """Return whether a function asks a variable for what such an object owns: model.parameters()."""
         methods = self.analysis.library.owning_methods
-        asked = (n for n in own_nodes(scope.node) if isinstance(n, ast.Attribute) and n.attr in methods)
+        asked = (n for n in own_nodes(scope.node).of(ast.Attribute) if n.attr in methods)
         return any(isinstance(node.value, ast.Name) and node.value.id == name for node in asked)
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope) -> set[Variable]:

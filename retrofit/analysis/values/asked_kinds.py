@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from ..files.source import Source
 from .inference import Analysis
 
 ASKS = frozenset({"isinstance", "issubclass"})
+DISPLAYS = (ast.Tuple, ast.List, ast.Set)
 
 
 def kinds_asked_for(analysis: Analysis) -> set[ast.AST]:
@@ -16,40 +16,42 @@ def kinds_asked_for(analysis: Analysis) -> set[ast.AST]:
 
     def find() -> set[ast.AST]:
         sources = analysis.modules.sources.values()
-        names = [(source, n) for source in sources for n in source.nodes if isinstance(n, (ast.Name, ast.Attribute))]
-        read = [(source, node) for source, node in names if isinstance(node.ctx, ast.Load)]
-        asked = {node for source, node in read if _is_asked_for(source, node)}
-        others = {node.id if isinstance(node, ast.Name) else node.attr for _, node in read if node not in asked}
-        others |= {n.name for source in sources for n in source.nodes if isinstance(n, ast.alias) and n.asname}
-        return asked | {node for source, node in read if _is_of_asked_tuple(source, node, others)}
+        asked = {name for source in sources for test in source.nodes.of(ast.Call, ast.Compare) for name in _asked(test)}
+        names = [node for source in sources for node in source.nodes.of(ast.Name, ast.Attribute)]
+        read = (node for node in names if isinstance(node.ctx, ast.Load) and node not in asked)
+        others = {node.id if isinstance(node, ast.Name) else node.attr for node in read}
+        others |= {n.name for source in sources for n in source.nodes.of(ast.alias) if n.asname}
+        assigned = [node for source in sources for node in source.nodes.of(ast.Assign)]
+        tuples = (node for node in assigned if isinstance(node.value, DISPLAYS))
+        return asked.union(*(_kinds_in(node.value) for node in tuples if _is_asked_of(node.targets, others)))
 
     return analysis.fact("kinds asked for", find)
 
 
-def _is_asked_for(source: Source, node: ast.expr) -> bool:
-    inner, outer = _around_kinds(source, node)
-    if isinstance(outer, ast.Call):
-        return getattr(outer.func, "id", "") in ASKS and outer.args[1:2] == [inner]
-    return isinstance(outer, ast.Compare) and inner in outer.comparators and _is_type(outer.left)
+def _asked(test: ast.Call | ast.Compare) -> Iterator[ast.expr]:
+    """Yield the names of the classes that a test asks for."""
+    if isinstance(test, ast.Call):
+        kinds = test.args[1:2] if getattr(test.func, "id", "") in ASKS else []
+    else:
+        kinds = test.comparators if _is_type(test.left) else []
+    for part in kinds:
+        yield from _kinds_in(part)
 
 
-def _is_of_asked_tuple(source: Source, node: ast.expr, read_elsewhere: Collection[str]) -> bool:
-    """Return whether this is an entry of `KINDS = (Linear, Conv)` where nothing but tests reads KINDS."""
-    inner, outer = _around_kinds(source, node)
-    if not isinstance(outer, ast.Assign) or inner is node or not isinstance(inner, (ast.Tuple, ast.List, ast.Set)):
-        return False
-    return all(isinstance(t, ast.Name) and t.id not in read_elsewhere for t in outer.targets)
+def _is_asked_of(targets: list[ast.expr], read_elsewhere: Collection[str]) -> bool:
+    """Return whether nothing but tests reads KINDS, of `KINDS = (Linear, Conv)`."""
+    return all(isinstance(target, ast.Name) and target.id not in read_elsewhere for target in targets)
 
 
-def _around_kinds(source: Source, node: ast.expr) -> tuple[ast.AST, ast.AST]:
-    """Return the outermost tuple or union of classes that has a name in it, or the name itself, and what is around."""
-    inner: ast.AST = node
-    for outer in source.ancestors(node):
-        is_union = isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.BitOr)
-        if not is_union and not isinstance(outer, (ast.Tuple, ast.List, ast.Set)):
-            return inner, outer
-        inner = outer
-    return inner, source.tree
+def _kinds_in(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the names in a tuple or a union of classes, or the name itself."""
+    if isinstance(node, DISPLAYS):
+        for part in node.elts:
+            yield from _kinds_in(part)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        yield from (*_kinds_in(node.left), *_kinds_in(node.right))
+    elif isinstance(node, (ast.Name, ast.Attribute)):
+        yield node
 
 
 def _is_type(node: ast.expr) -> bool:

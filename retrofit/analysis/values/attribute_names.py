@@ -196,7 +196,7 @@ def takes_classes_by_text(analysis: Analysis) -> bool:
     """Return whether a program can take a class of its own without naming it: eval(name), globals()[name]."""
     library = analysis.library.creating_functions
     for source in analysis.modules.sources.values():
-        for node in source.nodes:
+        for node in source.nodes.of(ast.Call, ast.Attribute):
             if isinstance(node, ast.Call):
                 scope = analysis.scope_at(source, node)
                 name = last_name(node)
@@ -207,7 +207,7 @@ def takes_classes_by_text(analysis: Analysis) -> bool:
                     return True
                 if library and analysis.called(node, scope) & library:
                     return True
-            elif isinstance(node, ast.Attribute) and node.attr in ("__dict__", "modules"):
+            elif node.attr in ("__dict__", "modules"):
                 holder = analysis.evaluate(node.value, analysis.scope_at(source, node))
                 if any(isinstance(value, LocalModule) or value == External("sys") for value in holder):
                     return True

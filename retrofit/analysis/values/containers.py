@@ -222,7 +222,7 @@ def _arguments(call: ast.Call, scope: Scope) -> list[tuple[object, ast.expr, Sco
 
 def _updates(node: ast.expr, scope: Scope) -> list[ast.Call]:
     """Return the calls of `node.update(...)` in a scope."""
-    calls = (call.func for call in own_nodes(scope.node) if isinstance(call, ast.Call))
+    calls = (call.func for call in own_nodes(scope.node).of(ast.Call))
     functions = [f for f in calls if isinstance(f, ast.Attribute) and f.attr == "update"]
     return [
         scope.source.parents[function]  # type: ignore[misc]

@@ -62,10 +62,9 @@ def applications(analysis: Analysis) -> list[CallSite]:
     """Return what decorators do as calls: `@register("dice")` of a class as register("dice")(Dice)."""
     found = []
     for source in analysis.modules.sources.values():
-        for node in source.nodes:
-            if isinstance(node, DEFINITIONS):
-                calls = [_application(source, node, decorator) for decorator in node.decorator_list]
-                found += [CallSite(call, analysis.scope_at(source, node)) for call in calls]
+        for node in source.nodes.of(*DEFINITIONS):
+            calls = [_application(source, node, decorator) for decorator in node.decorator_list]
+            found += [CallSite(call, analysis.scope_at(source, node)) for call in calls]
     return found
 
 

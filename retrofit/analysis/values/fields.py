@@ -64,7 +64,7 @@ def _constructor_calls(analysis: Analysis) -> dict[Scope, list[tuple[ast.Call, S
     """Return the calls that make objects of each class of the project without a constructor of its own."""
     found: dict[Scope, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     for scope in analysis.scopes():
-        for call in (node for node in own_nodes(scope.node) if isinstance(node, ast.Call)):
+        for call in own_nodes(scope.node).of(ast.Call):
             for value in analysis.evaluate(call.func, scope):
                 if isinstance(value, LocalClass) and _fields(analysis, value):
                     found[value.scope].append((call, scope))

@@ -374,8 +374,8 @@ class Analysis:
 
     def _index_calls(self) -> None:
         """Find who calls which function: first without arguments that are functions themselves, then with them."""
-        nodes = [(source, node) for source in self.modules.sources.values() for node in source.nodes]
-        sites = [CallSite(node, self.scope_at(source, node)) for source, node in nodes if isinstance(node, ast.Call)]
+        calls = [(source, call) for source in self.modules.sources.values() for call in source.nodes.of(ast.Call)]
+        sites = [CallSite(call, self.scope_at(source, call)) for source, call in calls]
         sites += applications(self)
         for _ in range(2):
             self.classes.index()

@@ -58,8 +58,8 @@ def _of_option(analysis: Analysis, name: str) -> set[str]:
 def _all_of_option(analysis: Analysis, name: str) -> set[str]:
     known: dict[str, set[str]] = analysis.fact("texts of options", dict)
     if name not in known:
-        nodes = [node for source in analysis.modules.sources.values() for node in source.nodes]
-        known[name] = texts_of_option(name, nodes)
+        calls = (call for source in analysis.modules.sources.values() for call in source.nodes.of(ast.Call))
+        known[name] = texts_of_option(name, calls)
     return known[name]
 
 

@@ -33,7 +33,7 @@ def unchanged(analysis: Analysis, call: ast.Call, scope: Scope) -> Place | None:
     """Return what a call of a generator gives one by one as it is: `for y in x: yield y`, `yield from x`."""
     functions = analysis.functions_called(call, scope)
     function = functions[0] if len(functions) == 1 else None
-    yields = [n for n in own_nodes(function.node) if isinstance(n, (ast.Yield, ast.YieldFrom))] if function else []
+    yields = own_nodes(function.node).of(ast.Yield, ast.YieldFrom) if function else []
     if function is None or len(yields) != 1:
         return None
     places = gone_through(function.node, function.scope)
@@ -52,7 +52,7 @@ def _is_element(value: ast.expr | None, drawn: ast.expr, scope: Scope) -> bool:
 
 def gone_through(function: Function, scope: Scope) -> list[Place]:
     """Return what a generator goes through: `x` of `for y in x: yield f(y)`, of `yield from x` and of next(x)."""
-    found = [(node, scope) for node in own_nodes(function) if isinstance(node, (ast.Yield, ast.YieldFrom))]
+    found = [(node, scope) for node in own_nodes(function).of(ast.Yield, ast.YieldFrom)]
     return list(dict.fromkeys(place for node, _ in found for place in _given_out(node, scope, function)))
 
 

@@ -87,8 +87,8 @@ def find(project: Project) -> Iterator[Finding]:
     if not project.wrapping.sites:
         return
     steps = list(steps_in(project.analysis, project.optimizers, project.in_batches))
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Attribute) or node.attr != "no_sync":
+    for node, scope in project.in_batches.of(ast.Attribute):
+        if node.attr != "no_sync":
             continue
         if project.wrapping.wrapped(node.value, scope) is None:
             continue

@@ -311,8 +311,8 @@ def _squeezed(project: Project) -> Iterator[Finding]:
     """Yield what loses the axis of the samples where a process has one row of a batch: `labels.squeeze()`."""
     if all(drops_last(project.analysis, loader) for loader in project.loaders if TRAIN in loader.roles):
         return
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call) or last_name(node) not in ("squeeze", "squeeze_") or node.keywords:
+    for node, scope in project.in_batches.of(ast.Call):
+        if last_name(node) not in ("squeeze", "squeeze_") or node.keywords:
             continue
         is_torch = "torch.squeeze" in project.analysis.called(node, scope)
         if not isinstance(node.func, ast.Attribute) or len(node.args) != is_torch:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.flow.bindings import scope_of
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -115,7 +115,7 @@ def _keeps_choice(analysis: Analysis, sampler: Result) -> bool:
 
 def _has_unused(project: Project) -> bool:
     """Return whether a weighted sampler is made, and nothing reads the variable that holds it."""
-    for node, scope in reached_of(project.analysis, ast.Assign):
+    for node, scope in reached_nodes(project.analysis).of(ast.Assign):
         if isinstance(node.value, ast.Call) and scope.is_function:
             is_choosing = project.analysis.called(node.value, scope) & CHOOSING_SAMPLERS
             target = node.targets[0]

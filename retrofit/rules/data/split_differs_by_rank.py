@@ -208,7 +208,7 @@ def find(project: Project) -> Iterator[Finding]:
         return
     message = "no seed is set, so the processes differ from the start"
     if _is_seeded(project):
-        drawn = drawn_unseeded(project.analysis, project.paths, {node for node, _ in project.in_loops})
+        drawn = drawn_unseeded(project.analysis, project.paths, project.nodes_in_loops)
         if next(drawn, None) is None:
             return
         message = "each process draws other numbers before a seed is set"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
@@ -100,7 +100,7 @@ def _is_uneven(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 def _joins_in(project: Project) -> bool:
     """Return whether a process without batches takes part in the steps of the others: with model.join()."""
-    for node, scope in reached_of(project.analysis, ast.withitem):
+    for node, scope in reached_nodes(project.analysis).of(ast.withitem):
         if isinstance(node.context_expr, ast.Call):
             function = node.context_expr.func
             if isinstance(function, ast.Attribute) and function.attr == "join":

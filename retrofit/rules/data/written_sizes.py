@@ -67,8 +67,8 @@ def written_sizes(project: Project) -> Iterator[WrittenSize]:
 
 
 def _made_in_batches(project: Project) -> Iterator[tuple[Made, Scope]]:
-    for node, scope in project.in_batches:
-        if not isinstance(node, (ast.Call, ast.BinOp)) or not _is_shaped(project, node, scope):
+    for node, scope in project.in_batches.of(ast.Call, ast.BinOp):
+        if not _is_shaped(project, node, scope):
             continue
         if node in of_losses(project) or not _is_apart(project, scope):
             yield node, scope
@@ -90,8 +90,8 @@ def _is_apart(project: Project, scope: Scope) -> bool:
 def _drawing(project: Project) -> Iterator[Scope]:
     """Yield the functions that make a batch of as many samples as they are told: of all ranks, where RF115 says so."""
     drawn = [(draw.node, draw.scope) for draw in project.draws.batches.values() if draw.kind == CALL]
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and project.analysis.called(node, scope) & OWN_SAMPLES:
+    for node, scope in project.in_batches.of(ast.Call):
+        if project.analysis.called(node, scope) & OWN_SAMPLES:
             drawn += [(part, scope) for part in node.args]  # it is split already
     calls = [(node, scope) for node, scope in drawn if isinstance(node, ast.Call)]
     yield from (function.scope for function in functions_reached(project.analysis, calls))

@@ -58,8 +58,8 @@ def broadcast_edits(project: Project, statement: ast.stmt, scope: Scope) -> list
 def is_broadcast(project: Project, statement: ast.stmt, scope: Scope, agreeing: Collection[str]) -> bool:
     """Return whether what a statement names, as a variable or for an option, is given to a call of `agreeing` later."""
     names, options = stored_names([statement]), {_option(statement)}
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.stmt) and not hasattr(node, "body") and loaded_names([node]) & names:
+    for node in own_nodes(scope.node).of(ast.stmt):
+        if not hasattr(node, "body") and loaded_names([node]) & names:
             names |= stored_names([node])
             options.add(_option(node))
     given = {

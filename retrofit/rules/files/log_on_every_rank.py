@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.edits import Edit, add_argument, block_of, call_through, surround
-from retrofit.analysis.flow.reachability import calls_named, reached_of
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import LocalFunction
@@ -110,7 +110,7 @@ def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:  # what others print while they are set up is left alone
         quiet |= set(project.sources) - {project.entry, *(scope.source for _, scope in project.in_loops)}
     # Of a script that distributes itself only what every epoch prints counts: some lines of its start may be meant so.
-    looping = {node for node, _ in project.in_loops}
+    looping = project.nodes_in_loops
     printing = looping if project.distribution.is_by_hand else {output.call for output in project.outputs}
     logging = project.distribution.is_by_hand or project.calls_any({QUIET_LOGGING})
     disabled = _disabled(project)
@@ -198,7 +198,7 @@ def _is_counted_by(output: Output) -> bool:
     outer = source.parents[output.call]
     targets = outer.targets if isinstance(outer, ast.Assign) else [getattr(outer, "optional_vars", None)]
     names = {ast.unparse(target) for target in targets if isinstance(target, (ast.Name, ast.Attribute))}
-    read = (node for node in source.nodes if isinstance(node, ast.Attribute) and node.attr in COUNTS_OF_BAR)
+    read = (node for node in source.nodes.of(ast.Attribute) if node.attr in COUNTS_OF_BAR)
     return bool(names) and any(ast.unparse(node.value) in names for node in read)
 
 
@@ -247,7 +247,7 @@ def _replaces_print(project: Project) -> bool:
     """Return whether the project puts a print of its own in the place of Python's."""
     targets = [
         (target, scope)
-        for node, scope in reached_of(project.analysis, ast.Assign)
+        for node, scope in reached_nodes(project.analysis).of(ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Attribute) and target.attr == "print"
     ]

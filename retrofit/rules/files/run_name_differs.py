@@ -107,7 +107,7 @@ if rd.is_main_process():
 
 def find(project: Project) -> Iterator[Finding]:
     yield from _named_by_hydra(project)
-    in_loops = {node for node, _ in project.in_loops}
+    in_loops = project.nodes_in_loops
     whole: set[ast.AST] = set()  # statements whose value is handed out as it is
     for numbered in project.numbered_names:
         place = numbered.node

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import given_parameters
 from retrofit.analysis.edits import Edit, call_through, surround
 from retrofit.analysis.flow.bindings import arguments_for
-from retrofit.analysis.flow.reachability import calls_named, reached_of
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
@@ -223,7 +223,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _cut_files(project: Project) -> Iterator[Finding]:
     """Yield what cuts a file that is open on rank 0 alone: the other ranks have os.devnull there, which cannot be."""
     opened = {output.call for output in project.outputs if output.kind == OPEN}
-    for node, scope in reached_of(project.analysis, ast.Expr) if opened else ():
+    for node, scope in reached_nodes(project.analysis).of(ast.Expr) if opened else ():
         call = node.value
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "truncate"):
             continue

@@ -132,7 +132,7 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
     statements = [statement for p in project.preparations for statement in p.statements]
     statements += [numbered.node for numbered in project.numbered_names]
     known = {part for statement in statements for part in walk(statement)}
-    in_loops = {node for node, _ in project.in_loops}
+    in_loops = project.nodes_in_loops
     early = [output for output in project.outputs if output.call not in in_loops]
     asked = list(asked_per_process(project.analysis, early, known | in_loops))
     later = [place for place in asked_per_process(project.analysis, project.outputs, known) if place not in asked]
@@ -146,8 +146,8 @@ def _asked_per_process(project: Project) -> list[tuple[ast.Call, Scope]]:
 
 def _asked_to_leave(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the questions for a file by which a process leaves the training: `if os.path.exists("stop"): break`."""
-    for node, scope in project.in_loops:
-        if not isinstance(node, (ast.If, ast.While)) or not leaves_or_trains(project, node, scope):
+    for node, scope in project.in_loops.of(ast.If, ast.While):
+        if not leaves_or_trains(project, node, scope):
             continue
         calls = [part for part in walk(node.test) if isinstance(part, ast.Call)]
         asking = [call for call in calls if is_asking(project.analysis, call, scope)]
@@ -201,7 +201,7 @@ def _asks(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
 def _called_inside(analysis: Analysis, call: ast.Call, scope: Scope) -> Iterator[set[str]]:
     """Yield what each function of the project that a call can run calls itself."""
     for function in analysis.functions_called(call, scope):
-        calls = (node for node in own_nodes(function.node) if isinstance(node, ast.Call))
+        calls = own_nodes(function.node).of(ast.Call)
         yield {name for inner in calls for name in analysis.called(inner, function.scope)}
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import surround_inside
 from retrofit.analysis.flow.operands import is_loop_variable
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -77,7 +77,7 @@ def find(project: Project) -> Iterator[Finding]:
 
 def _counted_gpus(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the numbers of GPUs that something is multiplied with or divided by, or that are a size themselves."""
-    for node, scope in reached_of(analysis, ast.BinOp, ast.AugAssign, ast.keyword):
+    for node, scope in reached_nodes(analysis).of(ast.BinOp, ast.AugAssign, ast.keyword):
         for part in _factors(node):
             if _is_gpu_count(analysis, part, scope):
                 yield part, scope

@@ -351,7 +351,7 @@ def _place_of(project: Project, division: Division) -> tuple[ast.expr, ast.expr]
     made = [binding.value for binding in bindings if binding.value is not None]
     if all(without_guard(value) is value for value in made):
         return division.divisor, division.count
-    others = (node for node in own_nodes(division.scope.node) if isinstance(node, ast.Name))
+    others = own_nodes(division.scope.node).of(ast.Name)
     reads = [node for node in others if node.id == division.count.id and isinstance(node.ctx, ast.Load)]
     divisors = {other.divisor for other in project.divisions if other.loss == SUM and other.is_settled}
     is_alone = len(bindings) == len(made) == 1 and divisors.issuperset(reads)

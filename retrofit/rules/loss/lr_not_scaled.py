@@ -8,7 +8,7 @@ from itertools import chain
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
-from retrofit.analysis.flow.reachability import reached_calls, reached_of
+from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
@@ -146,7 +146,9 @@ def find(project: Project) -> Iterator[Finding]:
     apart = {node for group in whole_groups for node in group.dicts}
     if as_wholes:
         shown = {node for group in added for node in group.dicts if group.is_written_there}
-        apart |= {node for node, _ in reached_of(project.analysis, *GROUPS) if group_rate(node) and node not in shown}
+        apart |= {
+            node for node, _ in reached_nodes(project.analysis).of(*GROUPS) if group_rate(node) and node not in shown
+        }
     seen: set[ast.expr] = set()
     first, later = list(_of_optimizers(project, as_wholes, apart)), list(_set_later(project))
     first += list(_of_steps_by_hand(project))
@@ -229,7 +231,7 @@ def _of_optimizers(project: Project, as_wholes: bool, apart: set[ast.AST]) -> It
             yield from _of_settings(project, optimizer.rate, optimizer.scope)
             for other in further_rates(optimizer):
                 yield from _of_settings(project, other, optimizer.scope)
-    for node, scope in reached_of(project.analysis, *GROUPS):
+    for node, scope in reached_nodes(project.analysis).of(*GROUPS):
         rate = group_rate(node)
         if rate is not None and node not in apart:
             yield rate, scope
@@ -244,7 +246,7 @@ def _of_settings(project: Project, rate: ast.expr, scope: Scope) -> Iterator[tup
 
 def _set_later(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the rates that are set by hand, and those of schedulers."""
-    for node, scope in reached_of(project.analysis, ast.Assign, ast.AugAssign, ast.Call):
+    for node, scope in reached_nodes(project.analysis).of(ast.Assign, ast.AugAssign, ast.Call):
         for rate in rates_set(project.analysis, node, scope):
             yield from _of_settings(project, rate, scope)
         yield from (added for added in rates_added(project.analysis, node, scope) if not _is_zero(added[0]))
@@ -270,8 +272,8 @@ def _unknown(project: Project) -> Iterator[Finding]:
     steps: dict[str, tuple[ast.expr, Scope]] = {}
     names = {"step", "zero_grad"}
     called: dict[str, set[str]] = {}
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names:
+    for node, scope in project.in_batches.of(ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in names:
             text = ast.unparse(node.func.value)
             called.setdefault(text, set()).add(node.func.attr)
             if node.func.attr == "step":
@@ -310,7 +312,7 @@ def _is_of_rate(project: Project, node: ast.expr, scope: Scope, setting: Scope) 
 
 def _elsewhere(project: Project, kept: set[ast.Call]) -> Iterator[Finding]:
     """Yield the assignments of a rate that is written in another function on some ways, where it may mean more."""
-    reached = reached_of(project.analysis, ast.Assign, ast.Call)
+    reached = reached_nodes(project.analysis).of(ast.Assign, ast.Call)
     rates = [(node, rate, scope) for node, scope in reached for rate in rates_set(project.analysis, node, scope)]
     rates += [(o.call, o.rate, o.scope) for o in project.optimizers if o.rate is not None and o.call not in kept]
     for node, rate, scope in rates:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import Edit, surround
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
 from retrofit.rules.catalog import CATALOG
@@ -90,7 +90,7 @@ print(num_batches)
 def find(project: Project) -> Iterator[Finding]:
     sizes = sizes_of_steps(project)
     seen: set[ast.AST] = set()
-    for node, scope in reached_of(project.analysis, *SETTING):
+    for node, scope in reached_nodes(project.analysis).of(*SETTING):
         made_from = lengths(project, node, scope)
         counted = (place for of in made_from for place in single_process_sizes(project, *of, sizes))
         divisors = [place for place in dict.fromkeys(counted) if place[0] not in seen]

@@ -148,7 +148,7 @@ def _is_fixed(project: Project, variable: Variable) -> bool:
     analysis = project.analysis
     if _has_synchronised(project, variable):
         return True
-    loops = {node for node, _ in project.in_loops}
+    loops = project.nodes_in_loops
     values = [(a.value, a.scope) for a in assignments_to(analysis, variable) if isinstance(a.value, ast.Call)]
     is_evaluated = any(isinstance(part, ast.Attribute) and part.attr == "eval" for v, _ in values for part in walk(v))
     for node, scope in reached_calls(analysis):

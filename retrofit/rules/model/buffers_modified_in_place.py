@@ -87,8 +87,8 @@ def find(project: Project) -> Iterator[Finding]:
     if not sites or project.calls_any(SYNC_BATCHNORM):
         return  # SyncBatchNorm's backward reads no buffers
     forwards: dict[tuple[Site, Scope], list[ast.Call]] = {}
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and has_gradients(project.analysis, scope, node):
+    for node, scope in project.in_batches.of(ast.Call):
+        if has_gradients(project.analysis, scope, node):
             site = project.wrapping.wrapped(node.func, scope)
             if site in sites:
                 assert site is not None

@@ -9,7 +9,7 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import Edit, call_through, surround, surround_inside
 from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.reachability import calls_named, reached_calls, reached_nodes, reached_of
+from retrofit.analysis.flow.reachability import calls_named, reached_calls, reached_nodes
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, place_of
@@ -113,7 +113,7 @@ def find(project: Project) -> Iterator[Finding]:
 def _copying(analysis: Analysis) -> Iterator[Finding]:
     """Yield where a script copies a model to several GPUs itself, and the tests of their number that lead there."""
     copying = dict(calls_named(analysis, COPIES_TO_GPUS))
-    for node, scope in reached_of(analysis, ast.If, ast.IfExp) if copying else ():
+    for node, scope in reached_nodes(analysis).of(ast.If, ast.IfExp) if copying else ():
         branch = node.body if isinstance(node.body, list) else [node.body]
         if not any(part in copying for part, _ in nodes_run(analysis, [(part, scope) for part in branch])):
             continue

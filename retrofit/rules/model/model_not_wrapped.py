@@ -225,7 +225,7 @@ def _rebuilt(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.st
 def _made_again(project: Project, model: Model, first: ast.stmt) -> Iterator[ast.stmt]:
     """Yield the last statement that makes the model again, in a loop of several trainings."""
     analysis, batches = project.analysis, project.nodes_in_batches
-    loops = {node for node, _ in project.in_loops} - batches
+    loops = project.nodes_in_loops - batches
     given = [a for a in assignments_to(analysis, model.variable) if not a.only_fills and a.statement in loops]
     if first in loops or not any(_is_constructed(analysis, a.value, a.scope) for a in given):
         return
@@ -250,7 +250,7 @@ def _is_made_elsewhere(project: Project, model: Model, place: ast.stmt) -> bool:
     """Return whether a model gets its name in the training loop, without being made there."""
     given = [a.statement for a in assignments_to(project.analysis, model.variable)]
     made = any(isinstance(part, ast.Call) for s in given if isinstance(s, ast.Assign) for part in walk(s.value))
-    return place in {node for node, _ in project.in_loops} and not made
+    return place in project.nodes_in_loops and not made
 
 
 def _only_looks(project: Project, model: Model) -> bool:

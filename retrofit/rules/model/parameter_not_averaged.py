@@ -10,10 +10,10 @@ from retrofit.analysis.calls import argument_for
 from retrofit.analysis.edits import surround
 from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.operands import is_loop_variable
-from retrofit.analysis.flow.reachability import reached_calls, reached_of
+from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.variables import Variable, variables_of
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import Places, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
@@ -229,16 +229,16 @@ def _is_tensor(value: Value) -> bool:
 
 
 def _read_modules(
-    analysis: Analysis, optimizers: list[Optimizer], models: list[Model], in_batches: list[Node]
+    analysis: Analysis, optimizers: list[Optimizer], models: list[Model], in_batches: Places[Scope]
 ) -> Iterator[tuple[ast.Call, Scope]]:
     """Yield the calls of `parameters()` that give an optimizer what such a module has."""
     called = {variable for model in models for variable in ({model.variable} | upstream(analysis, model.variable))}
     read: set[Variable] = set()
-    given = [place for place in reached_of(analysis, ast.Attribute) if _is_given_away(analysis, *place)]
-    for node, scope in (*in_batches, *given):
+    given = [place for place in reached_nodes(analysis).of(ast.Attribute) if _is_given_away(analysis, *place)]
+    for node, scope in (*in_batches.of(ast.Attribute, ast.Name), *given):
         if isinstance(node, ast.Attribute) and _is_parameter(analysis, node, scope):
             read |= variables_of(analysis, node.value, scope) - called
-        elif isinstance(node, (ast.Name, ast.Attribute)) and _holds_parameters(analysis, node, scope):
+        elif _holds_parameters(analysis, node, scope):
             read |= variables_of(analysis, node, scope) - called
     read = {
         variable for variable in read if not _is_layer(analysis, variable) and not _is_handed_on(analysis, variable)
@@ -282,7 +282,7 @@ def _is_layer(analysis: Analysis, variable: Variable) -> bool:
 
 def _is_handed_on(analysis: Analysis, variable: Variable) -> bool:
     """Return whether anything else gets hold of a module, perhaps to call it: Whole(encoder, decoder)."""
-    for node, scope in reached_of(analysis, ast.Attribute, ast.Name):
+    for node, scope in reached_nodes(analysis).of(ast.Attribute, ast.Name):
         name = node.attr if isinstance(node, ast.Attribute) else node.id
         is_read = name == variable.name and isinstance(node.ctx, ast.Load)
         is_part = (ast.Attribute, ast.Subscript)

@@ -226,9 +226,7 @@ class _UnusedLayers:
         """
         analysis, found = self.analysis, []
         for scope in analysis.scopes():
-            for node in own_nodes(scope.node):
-                if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
-                    continue
+            for node in own_nodes(scope.node).of(ast.Name, ast.Attribute, ast.Call):
                 parent = scope.source.parents.get(node)
                 if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Return)):
                     continue
@@ -246,8 +244,8 @@ class _UnusedLayers:
             method = scope
             while method.parent is not None and not isinstance(method.parent.node, ast.ClassDef):
                 method = method.parent
-            for node in own_nodes(scope.node):
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            for node in own_nodes(scope.node).of(ast.Attribute):
+                if isinstance(node.ctx, ast.Load):
                     statement = scope.source.statement(node)
                     if not (isinstance(statement, ast.Expr) and _sets_weights(statement.value)):
                         found.append((node, method if method.parent else None, method.parent))

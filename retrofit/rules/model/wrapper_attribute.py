@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import call_through, surround
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import External, Instance, LocalClass
@@ -79,7 +79,7 @@ layers = list(model.module.children())
 
 def find(project: Project) -> Iterator[Finding]:
     variables = {model.variable for model in project.models}
-    for node, scope in reached_of(project.analysis, ast.Call, ast.Attribute):
+    for node, scope in reached_nodes(project.analysis).of(ast.Call, ast.Attribute):
         is_run = _runs_it(project, node, scope)
         model = node.args[0] if is_run and isinstance(node, ast.Call) else _asked(project, node, scope)
         is_by_hand = bool(project.wrapping.sites)
@@ -105,10 +105,11 @@ def _runs_it(project: Project, node: ast.AST, scope: Scope) -> bool:
 
     Or compiles it to a file, but not where the compiled one takes its place.
     """
-    if not isinstance(node, ast.Call) or not node.args or _replaces_model(project, node, scope):
+    if not isinstance(node, ast.Call) or not node.args:
         return False
     is_method = isinstance(node.func, ast.Attribute) and node.func.attr == "add_graph"
-    return is_method or bool(project.analysis.called(node, scope) & RUN_A_MODEL)
+    runs = is_method or project.analysis.called(node, scope) & RUN_A_MODEL
+    return bool(runs) and not _replaces_model(project, node, scope)
 
 
 def _asked(project: Project, node: ast.AST, scope: Scope) -> ast.expr | None:

@@ -119,7 +119,7 @@ def _runs_layers(project: Project, value: Value) -> bool:
     """Return whether a value is a layer, or a method in which the model calls its own layers or itself."""
     if not isinstance(value, LocalFunction) or value.receiver is None:
         return is_layer(project.analysis, value)
-    calls = [node for node in own_nodes(value.node) if isinstance(node, ast.Call)]
+    calls = own_nodes(value.node).of(ast.Call)
     return any(_is_own(call.func) and _is_layer(project, call.func, value.scope) for call in calls)
 
 

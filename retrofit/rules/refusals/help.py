@@ -149,7 +149,7 @@ def _loader_of_training(project: Project, finding: Finding) -> list[Edit]:
 
 
 def _free_name(source: Source, name: str) -> str:
-    taken = {node.id for node in source.nodes if isinstance(node, ast.Name)}
+    taken = {node.id for node in source.nodes.of(ast.Name)}
     return next(one for one in (name, *(f"{name}_{number}" for number in range(2, 99))) if one not in taken)
 
 

@@ -23,7 +23,7 @@ from retrofit.training.data.shapes import is_about_shape
 from retrofit.training.loops import LOOPS, LoopNode, Path
 from retrofit.training.losses.first_batch import first_batch_writes
 from retrofit.training.losses.loss_reads import names_of, terms_of
-from retrofit.training.losses.writes import Write, writes_of
+from retrofit.training.losses.writes import WRITING, Write, writes_of
 from retrofit.training.torch_api.randomness import CHOOSING, DRAWS
 from retrofit.training.torch_api.tensors import (
     NUMBERS_OF_ARRAYS,
@@ -181,7 +181,7 @@ def _written(project: Project) -> Iterator[tuple[ScopedName, Write, bool]]:
     losses = {(path.frames[0].scope, name) for path in project.paths for name in _loss_names(path)}
     held = _held_before(project)
     at_first = {write.node for write in first_batch_writes(project)}
-    for node, scope in project.in_batches:
+    for node, scope in project.in_batches.of(*WRITING, ast.Delete):
         if getattr(scope.node, "name", "") == "__init__" or node in at_first:
             continue  # the state as it begins
         if _fills_missing(project, node, scope):

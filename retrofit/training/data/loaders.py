@@ -198,7 +198,7 @@ def _phase_given(analysis: Analysis, use: Use, silent: set[ast.AST]) -> tuple[st
 def _uses(analysis: Analysis, paths: list[Path]) -> Iterator[Use]:
     training_loops = {loop for path in paths for loop, _ in path.loops}
     for source in analysis.modules.sources.values():
-        for node in source.nodes:
+        for node in source.nodes.of(ast.For, ast.AsyncFor, ast.comprehension, ast.Call):
             if isinstance(node, (ast.For, ast.AsyncFor)):
                 role = TRAIN if node in training_loops else EVALUATION
                 yield Use(node.iter, analysis.scope_at(source, node), role, node)

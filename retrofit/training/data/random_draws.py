@@ -52,7 +52,7 @@ def own_streams(project: Project) -> set[str]:
     """
     inside = [place for place in _training_loaders(project) if _has_no_workers(project, *place)]
     found = {stream for scope in datasets(project, inside) for stream in _streams(project, scope)}
-    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    calls = project.in_batches.of(ast.Call)
     if any(_draws_tensor(project, *place) for place in calls) or _has_dropout(project):
         found.add(TORCH)
     return found
@@ -111,7 +111,7 @@ def _is_own_stream(project: Project, builder: ast.Call, scope: Scope) -> bool:
 
 def _calls_in_loops(project: Project) -> set[ast.AST]:
     def find() -> set[ast.AST]:
-        return {node for node, _ in project.in_loops if isinstance(node, ast.Call)}
+        return {node for node, _ in project.in_loops.of(ast.Call)}
 
     return project.analysis.fact("calls in training loops", find)
 
@@ -161,7 +161,7 @@ def _streams(project: Project, class_scope: Scope) -> Iterator[str]:
         function = project.analysis.classes.method(class_scope, method)
         if function is None:
             continue
-        first = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        first = own_nodes(function.node).of(ast.Call)
         calls = [place for call in first for place in calls_within(project.analysis, call, function.scope)]
         names = [(call, name) for call, scope in calls for name in project.analysis.called(call, scope)]
         seeded = {SEEDS[name] for _, name in names if name in SEEDS}  # by the number of the sample, perhaps

@@ -59,7 +59,7 @@ def _made_from(analysis: Analysis, origin: Origin) -> Iterator[Origin]:
         yield from (Origin(*place) for place in places)
 
 
-def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: set[ast.AST]) -> Iterator[ast.Call]:
+def drawn_unseeded(analysis: Analysis, paths: list[Path], in_loops: frozenset[ast.AST]) -> Iterator[ast.Call]:
     """Yield what is drawn before the training, or for its outermost loop, from streams that nothing seeds before.
 
     Drawn by the functions around the training, or by those that they call: `files = shuffled(folder)`, `Pairs(folder)`.
@@ -85,8 +85,8 @@ def drawn_early(analysis: Analysis, modules: Iterable[Scope]) -> Iterator[tuple[
     seeds = {seed: calls_named(analysis, {seed}) for seed in SEED_OF.values()}
     entry = analysis.module_scopes[analysis.modules.entry]
     for module in modules:
-        for node in own_nodes(module.node):
-            if not isinstance(node, ast.Call) or is_under_main_of_another(analysis, module, node):
+        for node in own_nodes(module.node).of(ast.Call):
+            if is_under_main_of_another(analysis, module, node):
                 continue
             drawn = {_stream(analysis, call, scope) for call, scope in calls_within(analysis, node, module)} - {""}
             if any(not any(_is_at_import(c, s, node, module, entry) for c, s in seeds[seed]) for seed in drawn):
@@ -99,7 +99,7 @@ def _is_at_import(seed: ast.Call, where: Scope, node: ast.Call, module: Scope, e
         return place_of(seed) < place_of(node)
     if where is not entry:
         return where.is_function
-    imports = (part for part in own_nodes(entry.node) if isinstance(part, (ast.Import, ast.ImportFrom)))
+    imports = own_nodes(entry.node).of(ast.Import, ast.ImportFrom)
     return any(place_of(seed) < place_of(part) for part in imports)
 
 

@@ -32,5 +32,5 @@ def _run_by_others(analysis: Analysis) -> set[Scope]:
 
 def _with_called(analysis: Analysis, functions: set[Scope]) -> set[Scope]:
     """Return functions with all that they call."""
-    calls = [(node, scope) for scope in functions for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
+    calls = [(node, scope) for scope in functions for node in own_nodes(scope.node).of(ast.Call)]
     return functions | {function.scope for function in functions_reached(analysis, calls)}

@@ -161,7 +161,7 @@ class Body:
                 continue
             seen.add(function.node)
             is_new = getattr(function.node, "name", "") == "__init__"
-            for node in own_nodes(function.node):
+            for node in own_nodes(function.node).of(ast.Attribute, ast.Global, ast.Nonlocal, ast.Call):
                 is_kept = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and not is_new
                 if is_kept or isinstance(node, (ast.Global, ast.Nonlocal)):
                     raise NotShareable(f"{function.scope.source.place(node)} keeps something of one batch")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.assignments import upstream
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.nodes import walk
@@ -71,7 +71,7 @@ def find_measurements(analysis: Analysis, loaders: list[Loader], models: list[Mo
 def _copies(analysis: Analysis, variables: set[Variable]) -> set[Variable]:
     """Return the variables of copies and averages of the models: ema = copy.deepcopy(model), AveragedModel(model)."""
     found: set[Variable] = set()
-    for node, scope in reached_of(analysis, ast.Assign):
+    for node, scope in reached_nodes(analysis).of(ast.Assign):
         if not isinstance(node.value, ast.Call):
             continue
         copied = node.value.args if COPYING.search(last_name(node.value)) else []
@@ -180,5 +180,5 @@ def users(analysis: Analysis, scope: Scope, names: Iterable[str]) -> Iterator[Kn
 
 def is_collected(analysis: Analysis, distribution: Distribution, known: Known) -> bool:
     """Return whether a call that every process takes part in is given some of these values."""
-    given = (node for node in own_nodes(known.scope.node) if isinstance(node, ast.Call) and known.holds(node))
+    given = (node for node in own_nodes(known.scope.node).of(ast.Call) if known.holds(node))
     return any(leads_to_collective(analysis, distribution, call, known.scope) for call in given)

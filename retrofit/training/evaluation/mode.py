@@ -37,8 +37,8 @@ def is_in_evaluation_mode(analysis: Analysis, node: ast.AST, scope: Scope) -> bo
 
 def _is_set_before(node: ast.AST, scope: Scope) -> bool:
     """Return whether `model.eval()` comes before a node in its function."""
-    for call in own_nodes(scope.node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and place_of(call) < place_of(node):
+    for call in own_nodes(scope.node).of(ast.Call):
+        if isinstance(call.func, ast.Attribute) and place_of(call) < place_of(node):
             is_off = [isinstance(a, ast.Constant) and a.value is False for a in call.args]
             if (call.func.attr == "eval" and not call.args) or (call.func.attr == "train" and is_off == [True]):
                 return True

@@ -78,8 +78,8 @@ class Afterwards:
             raise NotShareable(f"{text} does not start from zero")
 
     def _is_reset(self, text: str) -> bool:
-        for node in own_nodes(self.scope.node):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "reset":
+        for node in own_nodes(self.scope.node).of(ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "reset":
                 statement = self.source.statement(node)
                 is_its_own = ast.unparse(node.func.value) == text and place_of(statement) < place_of(self.loop)
                 if is_its_own and is_passed_before(self.source, statement, self.loop):

@@ -94,8 +94,8 @@ def _holding(project: Project, origin: Origin) -> list[Origin] | None:
 def _attributes(kind: Scope) -> Iterator[Origin]:
     """Yield what the methods of a class set attributes to: self.optimizer = Adam(...)."""
     for method in (scope for scope in kind.children if scope.is_function):
-        for node in own_nodes(method.node):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+        for node in own_nodes(method.node).of(ast.Assign):
+            if isinstance(node.targets[0], ast.Attribute):
                 yield Origin(node.value, method)
 
 
@@ -148,8 +148,8 @@ def _is_parameter(origin: Origin) -> bool:
 def _handed(scope: Scope) -> Iterator[Origin]:
     """Yield what a function sends: queue.put(batch), and what it gives one by one."""
     yield from _given_one_by_one(scope)
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Call) and last_name(node) in SENDS:
+    for node in own_nodes(scope.node).of(ast.Call):
+        if last_name(node) in SENDS:
             yield from (Origin(part, scope) for part in operands(node) if part is not node.func)
 
 

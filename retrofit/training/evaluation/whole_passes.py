@@ -94,9 +94,7 @@ def _is_for_shapes(node: ast.expr, scope: Scope) -> bool:
             names = {part.id for target in outer.targets for part in walk(target) if isinstance(part, ast.Name)}
         if isinstance(outer, (ast.stmt, *FUNCTIONS)):
             break
-    reads = [
-        n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names
-    ]
+    reads = [n for n in own_nodes(scope.node).of(ast.Name) if isinstance(n.ctx, ast.Load) and n.id in names]
     return bool(names) and all(_is_measured(read, scope) for read in reads)
 
 

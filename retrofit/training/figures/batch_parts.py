@@ -71,8 +71,8 @@ def _target(drawn: ast.expr, scope: Scope) -> str | None:
 def _uses(analysis: Analysis, name: str, scope: Scope, models: Container[ast.AST], depth: int) -> Iterator[bool]:
     """Yield True for each place that takes a variable apart, False where it is one tensor, or a list of samples."""
     parents = scope.source.parents
-    for node in own_nodes(scope.node):
-        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+    for node in own_nodes(scope.node).of(ast.Name):
+        if node.id != name or not isinstance(node.ctx, ast.Load):
             continue
         outer = parents[node]
         if isinstance(outer, (ast.comprehension, ast.For, ast.Starred)):

@@ -13,7 +13,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.bindings import builder_of
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
-from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_of
+from retrofit.analysis.flow.reachability import calls_named, calls_within, reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -68,7 +68,7 @@ def asked_before(analysis: Analysis, known: Collection[ast.AST], answered: set[a
 
 def _asking(analysis: Analysis, known: Collection[ast.AST]) -> Iterator[tuple[list[ast.Call], list[Any], Scope]]:
     """Yield the calls by which every process asks for files, and the tests of their answers."""
-    places: list[tuple[Any, Scope]] = reached_of(analysis, *TESTS, *SETTING)
+    places: list[tuple[Any, Scope]] = reached_nodes(analysis).of(*TESTS, *SETTING)
     for node, scope in places:
         asked: Any = node.value if isinstance(node, SETTING) else node.test
         if node in known or asked is None:  # `is_new: bool` sets nothing
@@ -82,7 +82,7 @@ def _asking(analysis: Analysis, known: Collection[ast.AST]) -> Iterator[tuple[li
 def _tests_of_answer(setting: ast.Assign | ast.AnnAssign, scope: Scope) -> list[ast.If | ast.Assert | ast.IfExp]:
     """Return the tests of a function of what one of its variables is set to: `is_new = not os.path.exists(path)`."""
     names = stored_names([setting])
-    tests = [part for part in own_nodes(scope.node) if isinstance(part, TESTS)] if names else []
+    tests = own_nodes(scope.node).of(*TESTS) if names else []
     return [test for test in tests if loaded_names([test.test]) & names]
 
 

@@ -167,8 +167,8 @@ def is_handed_to_main(analysis: Analysis, function: Scope) -> bool:
 
 def _handed_to_main(analysis: Analysis) -> Iterator[Scope]:
     for scope in analysis.scopes():
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and RUNS_ON_MAIN & analysis.called(node, scope):
+        for node in own_nodes(scope.node).of(ast.Call):
+            if node.args and RUNS_ON_MAIN & analysis.called(node, scope):
                 values = (value for argument in node.args for value in analysis.evaluate(argument, scope))
                 yield from (value.scope for value in values if isinstance(value, LocalFunction))
 

@@ -171,7 +171,7 @@ def _paths(analysis: Analysis, test: ast.expr, scope: Scope) -> list[tuple[ast.e
     for call, where in list(calls):
         for function in analysis.functions_called(call, where):
             parts = [part for value in returns_of(function.node) for part in walk(value)]
-            parts += [p for node in own_nodes(function.node) if isinstance(node, ast.If) for p in walk(node.test)]
+            parts += [p for node in own_nodes(function.node).of(ast.If) for p in walk(node.test)]
             calls += [(part, function.scope) for part in parts if isinstance(part, ast.Call)]
     return [(_path(analysis, call, where), where) for call, where in calls if is_asking(analysis, call, where)]
 

@@ -143,8 +143,8 @@ def _is_renamed_by_first(analysis: Analysis, output: Output) -> bool:
     """
     scope = output.scope
     given = {origin.node for part in output.call.args for origin in computed_from(analysis, part, scope)}
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Try) and any(map(_catches_taken, node.handlers)):
+    for node in own_nodes(scope.node).of(ast.Try):
+        if any(map(_catches_taken, node.handlers)):
             for call in (part for statement in node.body for part in walk(statement) if isinstance(part, ast.Call)):
                 if analysis.called(call, scope) & RENAMES and call.args:
                     made_of = [o for o in computed_from(analysis, call.args[0], scope) if isinstance(o.node, ast.Call)]

@@ -11,7 +11,7 @@ from retrofit.analysis.calls import argument_for, given_parameters, last_name
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
@@ -67,7 +67,7 @@ def find_preparations(
     """Return what every process prepares at once; nothing that holds a node of `busy`, which all run together."""
     search = _Search(analysis, outputs, paths, busy)
     found: list[Preparation] = []
-    for node, scope in reached_of(analysis, ast.Call, ast.If, ast.Try, ast.IfExp):
+    for node, scope in reached_nodes(analysis).of(ast.Call, ast.If, ast.Try, ast.IfExp):
         preparation = search.at(node, scope)
         if preparation is not None and not _is_taken_care_of(analysis, preparation):
             found.append(preparation)
@@ -244,7 +244,7 @@ class _Search:
         ]
         own = {part for expression in (path, *made) for part in walk(expression)}
         names = {part.value for part in own if isinstance(part, ast.Constant) and _is_file_name(part.value)}
-        for node, where in reached_of(self.analysis, ast.Constant) if names else ():
+        for node, where in reached_nodes(self.analysis).of(ast.Constant) if names else ():
             if node.value not in names or node in own or node in inside:
                 continue
             around = [outer for outer in where.source.ancestors(node) if isinstance(outer, ast.Call)]

@@ -13,7 +13,7 @@ from typing import Union
 from retrofit.analysis.calls import argument_for, given_parameters, returns_of
 from retrofit.analysis.edits import whole_branches
 from retrofit.analysis.flow.name_uses import loaded_names, stored_names
-from retrofit.analysis.flow.reachability import calls_named, reached_of
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import GROWS_LIST
@@ -70,7 +70,7 @@ class _Search:
     def all(self) -> Iterator[Numbered]:
         waiting = list(
             dict.fromkeys(
-                scope for node, scope in reached_of(self.analysis, ast.Call, *LOOPS) if self._looks(node, scope)
+                scope for node, scope in reached_nodes(self.analysis).of(ast.Call, *LOOPS) if self._looks(node, scope)
             )
         )
         seen: set[Scope] = set()
@@ -96,7 +96,7 @@ class _Search:
         """Yield the first statements of a function after which all processes have the same name, until none is left."""
         clean: set[str] = set()
         levels = self._levels(scope, clean)
-        nodes = [node for node in own_nodes(scope.node) if isinstance(node, (ast.Assign, ast.AnnAssign, *LOOPS))]
+        nodes = own_nodes(scope.node).of(ast.Assign, ast.AnnAssign, *LOOPS)
         for node in nodes:
             if any(loops_around(scope, node)):
                 continue
@@ -197,8 +197,8 @@ class _Search:
         """Return the tests of what is in a folder that decide who gets to a statement, outermost first."""
         around = {node, *scope.source.ancestors(node)}
         found = []
-        for other in own_nodes(scope.node):
-            if not isinstance(other, ast.If) or other.lineno > node.lineno:
+        for other in own_nodes(scope.node).of(ast.If):
+            if other.lineno > node.lineno:
                 continue
             leaves = any(isinstance(part, (ast.Return, ast.Raise)) for part in walk(other))
             asks = any(isinstance(p, ast.Call) and is_asking(self.analysis, p, scope) for p in walk(other.test))
@@ -223,7 +223,7 @@ class _Search:
     def _handed_on(self, held: tuple[frozenset[str], Scope]) -> Iterator[tuple[frozenset[str], Scope]]:
         """Yield the parameters for which calls in a function give one of its names."""
         names, scope = held
-        for call in [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]:
+        for call in own_nodes(scope.node).of(ast.Call):
             for function in self.analysis.functions_called(call, scope):
                 bound = given_parameters(function.scope)
                 given = {name: argument_for(call, bound, name) for name in bound}
@@ -237,8 +237,8 @@ def _with_copies(names: set[str], scope: Scope) -> frozenset[str]:
     found, before = set(names), set[str]()
     while found != before:
         before = set(found)
-        for node in own_nodes(scope.node):
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _has(node.value, found):
+        for node in own_nodes(scope.node).of(ast.Assign, ast.AnnAssign):
+            if node.value is not None and _has(node.value, found):
                 found |= _targets(node)
     return frozenset(found)
 

@@ -25,8 +25,8 @@ def _commands(analysis: Analysis) -> set[ast.AST]:
             texts = [ast.unparse(part) for part in getattr(scope.node, "decorator_list", [])]
             if any(COMMAND_DECORATORS & set(text.partition("(")[0].split(".")) for text in texts):
                 found.add(scope.node)
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.Call) and node.args and analysis.called(node, scope) & COMMAND_RUNNERS:
+        for node in own_nodes(scope.node).of(ast.Call):
+            if node.args and analysis.called(node, scope) & COMMAND_RUNNERS:
                 values = analysis.evaluate(node.args[0], scope)
                 found |= {value.node for value in values if isinstance(value, LocalFunction)}
     return found

@@ -16,7 +16,7 @@ from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.main_guard import is_main_guard
 from retrofit.analysis.flow.sources import Origin, closure, functions_run, sources
 from retrofit.analysis.flow.stored import literal_key
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.nodes import Places, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
@@ -53,18 +53,17 @@ class NamedDevice:
         return isinstance(self.node, ast.Constant)
 
 
-def named_devices(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> Iterator[NamedDevice]:
+def named_devices(analysis: Analysis, nodes: Places[Scope]) -> Iterator[NamedDevice]:
     """Yield each expression among `nodes`, or that a device among them comes from, that names a GPU by number."""
     search = _Search(analysis)
-    for node, scope in nodes:
-        if isinstance(node, ast.expr):
-            search.look_at(node, scope)
+    for node, scope in nodes.of(ast.Constant, ast.JoinedStr, ast.BinOp, ast.Call):
+        search.look_at(node, scope)
     yield from search.found.values()
 
 
-def reads_numbers(analysis: Analysis, nodes: Iterable[tuple[ast.AST, Scope]]) -> bool:
+def reads_numbers(analysis: Analysis, nodes: Places[Scope]) -> bool:
     """Return whether something needs the number in the text of a device: args.device[5], set_device(device)."""
-    return any(isinstance(node, ast.expr) and _reads_number(analysis, node, scope) for node, scope in nodes)
+    return any(_reads_number(analysis, *place) for place in nodes.of(ast.Call, ast.Attribute, ast.Subscript))
 
 
 def _reads_number(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.flow.reachability import calls_named, reached_of
+from retrofit.analysis.flow.reachability import calls_named, reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display
@@ -20,7 +20,7 @@ def assignments_to_environ(analysis: Analysis) -> list[Setting]:
 
 
 def _assignments(analysis: Analysis) -> Iterator[Setting]:
-    assignments = reached_of(analysis, ast.Assign, ast.AugAssign)
+    assignments = reached_nodes(analysis).of(ast.Assign, ast.AugAssign)
     for node, scope in [*assignments, *calls_named(analysis, SETS_VARIABLE | {f"{ENVIRON}.update"})]:
         for key, value in _set_by(analysis, node, scope):
             for name in _texts(analysis, key, scope) if key is not None else ():

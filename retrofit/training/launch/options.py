@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.launch import HOLDS_SETTINGS, PARSES, SETTINGS_NAMES
@@ -33,7 +33,7 @@ def set_options(analysis: Analysis) -> dict[str, list[tuple[ast.Assign, Scope]]]
 
 def _set_options(analysis: Analysis) -> dict[str, list[tuple[ast.Assign, Scope]]]:
     found: dict[str, list[tuple[ast.Assign, Scope]]] = defaultdict(list)
-    for node, scope in reached_of(analysis, ast.Assign):
+    for node, scope in reached_nodes(analysis).of(ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Attribute) and is_option(analysis, target, scope):
                 found[target.attr].append((node, scope))

@@ -73,7 +73,7 @@ def means_of_training(project: Project, write: Write) -> list[ast.expr]:
 
     None of them where it takes other statistics, counts samples, or also computes them while it is evaluated.
     """
-    nodes = [node for node in own_nodes(write.scope.node) if isinstance(node, ast.expr)]
+    nodes = own_nodes(write.scope.node).of(ast.expr)
     found = [node for node in nodes if _is_statistic(project, node, write.scope)]
     means = [node for node in found if last_name(node) == "mean" and only_in_training(node, write.scope)]
     counted = any(isinstance(node, ast.Attribute) and node.attr in SHAPE_ATTRIBUTES for node in nodes)
@@ -144,8 +144,8 @@ def _is_statistic(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 
 def _returned(project: Project, scope: Scope) -> Iterator[str]:
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Return) and node.value is not None:
+    for node in own_nodes(scope.node).of(ast.Return):
+        if node.value is not None:
             yield from _attributes_in(project, node.value, scope)
 
 
@@ -166,7 +166,7 @@ def _computed_within(project: Project, node: ast.expr, scope: Scope) -> list[ast
 
 def _is_of_all(project: Project, scope: Scope) -> bool:
     """Return whether a method brings the statistics of all processes together."""
-    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    calls = own_nodes(scope.node).of(ast.Call)
     return any(project.leads_to_collective(call, scope) for call in calls)
 
 

@@ -195,7 +195,7 @@ def inverted(node: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr, bool] | 
         pair = ast.Constant(1), inner.left
     else:
         return None
-    read = [part.id for part in own_nodes(scope.node) if isinstance(part, ast.Name)] if names else []
+    read = [part.id for part in own_nodes(scope.node).of(ast.Name)] if names else []
     return *pair, all(read.count(name) == 2 for name in names)  # where it is set, and here
 
 

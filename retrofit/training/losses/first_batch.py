@@ -19,7 +19,7 @@ from retrofit.analysis.values.kinds import Instance
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, SHAPE_METHODS, STATISTICS
 
-from .writes import Write, writes_of
+from .writes import WRITING, Write, writes_of
 
 if TYPE_CHECKING:
     from retrofit.training import Project
@@ -46,7 +46,8 @@ def _find(project: Project) -> Iterator[FirstBatchWrite]:
             continue
         if getattr(scope.node, "name", "") == "__init__" or not is_module(project.analysis, Instance(owner)):
             continue
-        writes = [(node, place, value) for node in own_nodes(scope.node) for place, value, _ in writes_of(node)]
+        nodes = own_nodes(scope.node).of(*WRITING)
+        writes = [(node, place, value) for node in nodes for place, value, _ in writes_of(node)]
         for node, place, value in writes:
             if _is_attribute(place) and (body := _run_once(project, node, scope)) is not None:
                 batches = _batches(project, value, scope, body)

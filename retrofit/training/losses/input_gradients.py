@@ -57,9 +57,7 @@ class InputGradient:
 
 def input_gradients(project: Project) -> Iterator[InputGradient]:
     """Yield the means over a batch whose gradients with respect to its samples are used with their scale."""
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call):
-            continue
+    for node, scope in project.in_batches.of(ast.Call):
         if project.analysis.called(node, scope) & GRADIENT_FUNCTIONS:
             outputs, given = (argument_for(node, ["outputs", "inputs"], name) for name in ("outputs", "inputs"))
             read: list[ast.expr] = [node] if given is not None and _is_of_samples(project, given, scope) else []
@@ -92,7 +90,7 @@ def _read_after(project: Project, loss: ast.expr, scope: Scope) -> list[ast.expr
         return []
     names = _with_history(project.analysis, loss, scope)
     leaves = {binding for name in names for binding in live_bindings(name, scope)[1]}
-    nodes = [node for node in own_nodes(scope.node) if isinstance(node, ast.Attribute) and node.attr == "grad"]
+    nodes = [node for node in own_nodes(scope.node).of(ast.Attribute) if node.attr == "grad"]
     read = [n for n in nodes if isinstance(n.ctx, ast.Load) and _is_of_leaves(project, n.value, scope, leaves)]
     return [*read, *_steps_of(project, leaves, scope)]
 

@@ -25,9 +25,7 @@ def reads_of_loss(analysis: Analysis, loss: ast.expr, frame: Frame) -> Iterator[
     """
     names = names_of(loss)
     terms = terms_of(names, frame)
-    for node in own_nodes(frame.scope.node):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in own_nodes(frame.scope.node).of(ast.Call):
         if len(node.args) == 1 and "float" in analysis.called(node, frame.scope):
             # A term that is not a tensor can be read so too.
             value, known = without_methods(node.args[0], COPIES), names

@@ -12,6 +12,7 @@ from retrofit.analysis.values.inference import Analysis
 from retrofit.training.torch_api.tensors import OPERATORS, RETURNS_ITSELF
 
 EMPTYING = RETURNS_ITSELF | {"zero_", "fill_", "normal_", "uniform_"}
+WRITING = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Call)  # nodes that can write
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.calls.sites import call_chains
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.stored import ScopedName
 from retrofit.analysis.flow.variables import variables_of
 from retrofit.analysis.nodes import walk
@@ -40,7 +40,9 @@ def discards(project: Project) -> list[Discard]:
 
 def _find(project: Project) -> list[Discard]:
     assigned = [
-        (node, scope, target) for node, scope in reached_of(project.analysis, ast.Assign) for target in _targets(node)
+        (node, scope, target)
+        for node, scope in reached_nodes(project.analysis).of(ast.Assign)
+        for target in _targets(node)
     ]
     wraps = [place for place in assigned if _wraps(project, place[0], place[1])]
     trained = _trained(project)
@@ -75,7 +77,7 @@ def _wraps(project: Project, statement: ast.Assign, scope: Scope) -> bool:
 def _trained(project: Project) -> set[ScopedName]:
     """Return the variables whose models the training calls with gradients."""
     calls = [(call.call, call.scope) for model in project.models for call in model.calls]
-    calls += [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    calls += project.in_batches.of(ast.Call)
     return {
         (variable.scope, variable.name)
         for call, scope in calls

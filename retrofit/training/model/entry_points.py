@@ -77,7 +77,7 @@ def _learns(project: Project, call: Call) -> bool:
 
 def _gives_parameters(function: LocalFunction) -> bool:
     """Return whether a function gives parameters as they are: `return (p for p in self.parameters() if ...)`."""
-    returned = [node.value for node in own_nodes(function.node) if isinstance(node, ast.Return)]
+    returned = [node.value for node in own_nodes(function.node).of(ast.Return)]
     return bool(returned) and all(part is not None and _is_listing(part) for part in returned)
 
 

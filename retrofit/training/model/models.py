@@ -226,15 +226,15 @@ def _runs_layers(analysis: Analysis, call: Call) -> bool:
     if call.method in FORWARD or not methods:
         return True
     functions = [*methods, *functions_reached(analysis, [(call.call, call.scope)])]
-    parts = [(node.func, f.scope) for f in functions for node in own_nodes(f.scope.node) if isinstance(node, ast.Call)]
+    parts = [(node.func, f.scope) for f in functions for node in own_nodes(f.scope.node).of(ast.Call)]
     return any(is_own(part, s) or any(is_layer(analysis, v) for v in analysis.evaluate(part, s)) for part, s in parts)
 
 
 def _switched_to_training(analysis: Analysis) -> set[Variable]:
     found: set[Variable] = set()
     for source in analysis.modules.sources.values():
-        for node in source.nodes:
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
+        for node in source.nodes.of(ast.Call):
+            if not isinstance(node.func, ast.Attribute) or node.keywords:
                 continue
             if node.func.attr == "train" and all(isinstance(argument, ast.Constant) for argument in node.args):
                 found |= variables_holding(analysis, node.func.value, analysis.scope_at(source, node))

@@ -58,9 +58,7 @@ def _runs(analysis: Analysis, method: Scope) -> Iterator[Run]:
     waiting, seen = [(method, "")], {(method, "")}
     while waiting:
         scope, part = waiting.pop()
-        for node in own_nodes(scope.node):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in own_nodes(scope.node).of(ast.Call):
             function = layer_run(analysis, node, scope)
             name = _own_name(function, scope)
             if name is None:

@@ -96,7 +96,7 @@ def _asks_for_state(variable: Variable) -> bool:
 
 def _is_again(project: Project, variable: Variable, given: Assignment) -> bool:
     """Return whether the training gives a variable what it holds: self.model = self.model.train()."""
-    in_loops = {node for node, _ in project.in_loops}
+    in_loops = project.nodes_in_loops
     return given.statement in in_loops and keeps_object(project.analysis, variable, given)
 
 
@@ -133,7 +133,7 @@ def _set_again(project: Project, variable: Variable) -> Assignment | None:
     Not in a constructor: an experiment that is made again in a loop has a model of its own.
     """
     analysis = project.analysis
-    made = [node for node, scope in project.in_loops if isinstance(node, ast.Call) and _makes(analysis, node, scope)]
+    made = [node for node, scope in project.in_loops.of(ast.Call) if _makes(analysis, node, scope)]
     loops = [(loop, frame.scope) for path in project.paths for loop, frame in path.loops]
     run = {node for node, _ in nodes_run(analysis, loops, made)}
     given = (a for a in assignments_to(analysis, variable) if not a.in_place and a.statement in run)

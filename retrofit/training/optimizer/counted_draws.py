@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -41,7 +41,7 @@ def divided_by_draws(project: Project) -> Iterator[Place]:
     numbers = [part for place in counted_draws(project) for part, _ in project.ranks.origins(*place)]
     divisions = {part for number in numbers for part in walk(number) if isinstance(part, ast.BinOp)}
     batches = set(project.in_batches)
-    for node, scope in reached_of(project.analysis, *COUNTING) if divisions else ():
+    for node, scope in reached_nodes(project.analysis).of(*COUNTING) if divisions else ():
         number = number_at(project, node, scope, batches)
         found = project.ranks.origins(number, scope) if number is not None else []
         if number is not None and any(part in divisions for origin, _ in found for part in walk(origin)):

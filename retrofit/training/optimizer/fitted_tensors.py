@@ -105,8 +105,8 @@ def _drawn_by(start: ast.expr, number: int, path: Path) -> LoopNode | None:
 
 def _assigned(text: str, frame: Frame) -> Iterator[ast.expr]:
     """Yield what an attribute is assigned in a function."""
-    for node in own_nodes(frame.scope.node):
-        if isinstance(node, ast.Assign) and text in map(ast.unparse, node.targets):
+    for node in own_nodes(frame.scope.node).of(ast.Assign):
+        if text in map(ast.unparse, node.targets):
             yield node.value
 
 

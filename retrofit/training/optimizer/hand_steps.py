@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -29,7 +29,7 @@ def hand_steps(analysis: Analysis) -> list[HandStep]:
 
 
 def _find(analysis: Analysis) -> Iterator[HandStep]:
-    for loop, scope in reached_of(analysis, *LOOPS):
+    for loop, scope in reached_nodes(analysis).of(*LOOPS):
         names = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
         changes = [part for statement in loop.body for part in walk(statement) if _changes(part, names)]
         if changes:

@@ -106,7 +106,7 @@ def _is_only_shown(analysis: Analysis, call: ast.Call, scope: Scope, shown: Coll
 
 def _with_loops(known: Known) -> Known:
     """Return the names with those of loops over the values, and of what is computed from these."""
-    loops = [node for node in own_nodes(known.scope.node) if isinstance(node, ast.For) and known.holds(node.iter)]
+    loops = [node for node in own_nodes(known.scope.node).of(ast.For) if known.holds(node.iter)]
     more = {name_in(part) for loop in loops for part in walk(loop.target)} - {""}
     return spread(known.scope, known.names | more)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.bindings import bindings_of
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -19,7 +19,7 @@ ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 def rate_limits(analysis: Analysis) -> Iterator[tuple[ast.expr, Scope]]:
     """Yield the numbers and settings that a rate is compared with, but zero: a rate that is scaled needs others."""
-    for node, scope in reached_of(analysis, ast.Compare):
+    for node, scope in reached_nodes(analysis).of(ast.Compare):
         sides = [node.left, *node.comparators]
         if len(sides) != 2 or not isinstance(node.ops[0], ORDERS):
             continue

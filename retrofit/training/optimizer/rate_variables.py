@@ -38,7 +38,7 @@ def _add_given(analysis: Analysis, names: dict[Scope, set[str]]) -> None:
     waiting = list(names)
     while waiting:
         scope = waiting.pop()
-        calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+        calls = own_nodes(scope.node).of(ast.Call)
         for function in [f for call in calls for f in analysis.functions_called(call, scope)]:
             known = names.setdefault(function.scope, set())
             for name in set(given_parameters(function.scope)) - known:

@@ -76,7 +76,7 @@ def gives_rates(analysis: Analysis, optimizer: Optimizer) -> bool:
 def _grows(name: ast.Name, scope: Scope) -> bool:
     """Return whether something is put into a list after it is made."""
     owner, bindings = scope.find(name.id) or (scope, [])
-    methods = (node for node in own_nodes(owner.node) if isinstance(node, ast.Attribute))
+    methods = own_nodes(owner.node).of(ast.Attribute)
     is_called = any(node.attr in GROWS_LIST and ast.unparse(node.value) == name.id for node in methods)
     return is_called or any(isinstance(binding.node, ast.AugAssign) for binding in bindings)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
@@ -71,7 +71,9 @@ def rate_terms(project: Project) -> set[ast.AST]:
     def find() -> set[ast.AST]:
         first = [place for optimizer in project.optimizers for place in rates_of(project.analysis, optimizer)]
         later = [
-            place for node, scope in reached_of(project.analysis, *SETTING) for place in lengths(project, node, scope)
+            place
+            for node, scope in reached_nodes(project.analysis).of(*SETTING)
+            for place in lengths(project, node, scope)
         ]
         starts = [Origin(*place) for place in first + later]
         parts = [(part, scope) for node, scope in first for part in (node, *getattr(node, "args", ()))]  # rd.scaled_lr

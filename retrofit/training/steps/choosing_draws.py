@@ -54,8 +54,8 @@ def _find(project: Project) -> dict[ast.Call, Scope]:
         draws = [*_draws(project, chosen, scope)]
         if all(_is_common(project, *draw, loops) for draw in draws):
             found.update(draws)
-    for node, scope in run_for_batches(project):  # an order of tasks, say, by which the step goes through them
-        if isinstance(node, ast.Call) and project.analysis.called(node, scope) & SHUFFLES:
+    for node, scope in run_for_batches(project).of(ast.Call):  # an order of tasks, by which the step goes through them
+        if project.analysis.called(node, scope) & SHUFFLES:
             found.update({node: scope} if _is_common(project, node, scope, loops) else {})
     return found
 
@@ -114,4 +114,4 @@ def _is_of_model(project: Project, scope: Scope) -> bool:
 
 def _is_generator(scope: Scope) -> bool:
     """Return whether a function gives values one after another, some of which one rank may not ask for."""
-    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own_nodes(scope.node))
+    return bool(own_nodes(scope.node).of(ast.Yield, ast.YieldFrom))

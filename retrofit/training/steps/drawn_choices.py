@@ -14,7 +14,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
-from retrofit.analysis.nodes import children
+from retrofit.analysis.nodes import Places, children
 from retrofit.analysis.scopes import Scope, own_calls
 from retrofit.analysis.values.kinds import Item, name_of
 from retrofit.training.torch_api.draws import ORDERS
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 BRANCHES = (ast.If, ast.While, ast.IfExp)
+MATCH = tuple(getattr(ast, name) for name in ("Match",) if hasattr(ast, name))  # Python 3.9 has no such class
+CHOOSING = (*BRANCHES, *MATCH, ast.BoolOp, ast.For, ast.Call)
 GIVES_TURNS = frozenset({"range"}.union(name.rpartition(".")[2] for name in ORDERS | PICKS))  # for i in permutation(3)
 
 
@@ -38,7 +40,7 @@ def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     Not those in a loop over the samples, of which each has a choice of its own on any number of processes.
     """
     seen: set[ast.AST] = set()
-    for node, scope in run_for_batches(project):
+    for node, scope in run_for_batches(project).of(*CHOOSING):
         if node in seen:
             continue
         seen.add(node)
@@ -47,18 +49,18 @@ def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
                 yield chosen, scope
 
 
-def run_for_batches(project: Project) -> list[tuple[ast.AST, Scope]]:
+def run_for_batches(project: Project) -> Places[Scope]:
     """Return the nodes that are run for a batch, those around the steps of its parts or tasks too."""
     loops = {(loop, frame.scope) for path in project.paths for loop, frame in path.loops}
     bodies = [(part, scope) for loop, scope in loops if loop in project.batch_values.loops for part in loop.body]
-    return list(dict.fromkeys([*project.in_batches, *nodes_run(project.analysis, bodies)]))
+    return Places(dict.fromkeys([*project.in_batches, *nodes_run(project.analysis, bodies)]))
 
 
 def _chosen_by(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the expressions in a node that decide what is run, of those that can be a number or a function."""
     if isinstance(node, BRANCHES):
         yield node.test
-    elif type(node).__name__ == "Match":  # Python 3.9 has no such class
+    elif isinstance(node, MATCH):
         yield node.subject  # type: ignore[attr-defined]
     elif isinstance(node, ast.BoolOp) and not isinstance(node.values[-1], ast.Compare):
         yield from node.values[:-1]  # use_mixup() and mix(images)

@@ -33,8 +33,8 @@ def drawn_partners(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
         if is_made or names & (ORDERS | SHUFFLES) or is_mixer(project.analysis, call.func, where):
             yield call, where
     seen: set[ast.AST] = set()
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call) or node in seen:
+    for node, scope in project.in_batches.of(ast.Call):
+        if node in seen:
             continue
         seen.add(node)
         if is_mixer(project.analysis, node.func, scope):

@@ -62,7 +62,7 @@ def all_come_to(project: Project, node: ast.AST, scope: Scope) -> bool:
     drawn = [call for iterable in outer for call in walk(iterable) if isinstance(call, ast.Call)]
     if any(project.analysis.called(call, scope) & EVALUATION_SHARES for call in drawn):
         return False
-    earlier = (p for p in own_nodes(scope.node) if isinstance(p, ast.If) and p.lineno < node.lineno and p is not node)  # type: ignore[attr-defined]
+    earlier = (p for p in own_nodes(scope.node).of(ast.If) if p.lineno < node.lineno and p is not node)  # type: ignore[attr-defined]
     leaving = [part for part in earlier if any(isinstance(inner, ast.Return) for inner in part.body)]
     return not any(
         project.batch_values.sources_of(part.test, scope) or is_by_own_clock(project.analysis, part.test, scope)

@@ -84,8 +84,8 @@ def early_returns(project: Project, path: Path) -> Iterator[Skip]:
     losses = {(node.id, scope) for node, scope in loss_parts(project.analysis, path) if isinstance(node, ast.Name)}
     for frame in path.frames[: path.frames.index(around)] if isinstance(loop, ast.For) else ():
         inner = frame.scope.source.statement(frame.node)
-        for node in own_nodes(frame.scope.node):
-            if not isinstance(node, ast.If) or node.lineno >= inner.lineno or inner in set(walk(node)):
+        for node in own_nodes(frame.scope.node).of(ast.If):
+            if node.lineno >= inner.lineno or inner in set(walk(node)):
                 continue
             ends = any(isinstance(part, ast.Return) for branch in (node.body, node.orelse) for part in branch)
             if ends and _is_by_entries(project, node.test, frame.scope, losses):
@@ -195,8 +195,8 @@ def _is_step(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
 def incomplete_batches(project: Project) -> Iterator[tuple[ast.If, ast.expr, Scope]]:
     """Yield `if len(images) < batch_size: continue`: of the last batch one process may have less than another."""
     loops = {path.loops[0][0] for path in project.paths}
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.If) or scope.source.parents[node] not in loops or not _compares(node.test):
+    for node, scope in project.in_batches.of(ast.If):
+        if scope.source.parents[node] not in loops or not _compares(node.test):
             continue
         assert isinstance(node.test, ast.Compare)
         for part in (node.test.left, *node.test.comparators):

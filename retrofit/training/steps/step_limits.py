@@ -102,8 +102,8 @@ def _limits(project: Project, loop: LoopNode, scope: Scope, in_passes: bool) -> 
 def _limits_in_calls(project: Project, loops: list[tuple[LoopNode, Frame]]) -> Iterator[Bound]:
     """Yield the numbers of steps by which what is run for a batch ends the process, or sets what ends a loop."""
     flags = {name for loop, frame in loops for name in _flags(project, loop, frame.scope)}
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.If) and any(_ends(project, part, scope, flags) for part in node.body):
+    for node, scope in project.in_batches.of(ast.If):
+        if any(_ends(project, part, scope, flags) for part in node.body):
             yield from _compared(project, node.test, scope)
 
 

@@ -68,17 +68,17 @@ def step_schedules(project: Project) -> list[StepSchedule]:
 
 def _schedules_of_batches(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
     """Yield the calls that make schedules of their own length which are stepped for each batch."""
-    stepped = {builder for node, scope in project.in_batches for builder in _stepped(project, node, scope)}
-    for node, scope in reached_nodes(project.analysis) if stepped else ():
+    calls = project.in_batches.of(ast.Call)
+    stepped = {builder for node, scope in calls for builder in _stepped(project, node, scope)}
+    for node, scope in reached_nodes(project.analysis).of(ast.Call) if stepped else ():
         made_from = list(lengths(project, node, scope)) if node in stepped else []
         if made_from and not any(_follows_batches(project, *place) for place in made_from):
-            assert isinstance(node, ast.Call)
             yield node, scope
 
 
-def _stepped(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.Call]:
+def _stepped(project: Project, node: ast.Call, scope: Scope) -> Iterator[ast.Call]:
     """Yield the calls that make what is stepped here, unless by a fraction of an epoch."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+    if not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
         return
     if any(_follows_batches(project, argument, scope) for argument in node.args):
         return  # scheduler.step(epoch + batch / len(loader))
@@ -89,7 +89,7 @@ def _stepped(project: Project, node: ast.AST, scope: Scope) -> Iterator[ast.Call
 
 def _rates_by_hand(project: Project) -> Iterator[tuple[ast.expr | ast.stmt, Scope]]:
     """Yield `group["lr"] = rate` for a rate, or under a test, that counts batches."""
-    for node, scope in project.in_batches:
+    for node, scope in project.in_batches.of(ast.Assign, ast.Call):
         rates = rates_set(project.analysis, node, scope)
         computed_from = [*((rate, scope) for rate in rates), *(_tests_around(project, node, scope) if rates else ())]
         is_counted = any(_has_counter(project, *place) for place in computed_from)

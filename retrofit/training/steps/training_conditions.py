@@ -166,5 +166,5 @@ class _Conditions:
 
     def _is_set(self, attribute: ast.Attribute) -> bool:
         same = ast.unparse(attribute)
-        nodes = (node for node in own_nodes(self.scope.node) if isinstance(node, ast.Attribute))  # type: ignore[arg-type]
+        nodes = own_nodes(self.scope.node).of(ast.Attribute)  # type: ignore[arg-type]
         return any(isinstance(node.ctx, ast.Store) and ast.unparse(node) == same for node in nodes)

@@ -97,8 +97,8 @@ def _handed_on(analysis: Analysis) -> Iterator[Function]:
     library = analysis.library
     followed = {"functools.partial", *library.starting, *library.starting_with_rank, *library.same_functions}
     for scope in analysis.scopes():
-        for call in own_nodes(scope.node):
-            if isinstance(call, ast.Call) and not _is_followed(analysis, call, scope, followed):
+        for call in own_nodes(scope.node).of(ast.Call):
+            if not _is_followed(analysis, call, scope, followed):
                 given = (*call.args, *(keyword.value for keyword in call.keywords))
                 values = (value for part in given for value in analysis.evaluate(part, scope) if _is_function(value))
                 yield from (function.node for value in values for function, _ in analysis.functions_of(value))

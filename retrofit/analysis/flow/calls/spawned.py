@@ -32,8 +32,8 @@ class Spawned:
         found: dict[Scope, list[CallSite]] = defaultdict(list)
         starting = {*self._analysis.library.starting_with_rank, *self._analysis.library.starting}
         for scope in self._analysis.scopes():
-            for call in own_nodes(scope.node):
-                if isinstance(call, ast.Call) and self._analysis.called(call, scope) & starting:
+            for call in own_nodes(scope.node).of(ast.Call):
+                if self._analysis.called(call, scope) & starting:
                     target = argument_for(call, ["fn"], "fn") or argument_for(call, [], "target")
                     for value in self._analysis.evaluate(target, scope):
                         if isinstance(value, LocalFunction):
@@ -73,9 +73,8 @@ class Spawned:
             if scope in found:
                 continue
             found.add(scope)
-            for node in own_nodes(scope.node):
-                if isinstance(node, ast.Call):
-                    waiting += [function.scope for function in self._analysis.functions_called(node, scope)]
+            for node in own_nodes(scope.node).of(ast.Call):
+                waiting += [function.scope for function in self._analysis.functions_called(node, scope)]
         return found
 
     def runs_once(self, scope: Scope) -> bool:

@@ -73,7 +73,7 @@ def _run_after(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
     calls: dict[ast.AST, Scope] = {}
     for frame in dict.fromkeys(frame for path in project.paths for frame in path.frames):
         end: int = (frame.loops[-1] if frame.loops else frame.node).end_lineno  # type: ignore[attr-defined]
-        later = (node for node in own_nodes(frame.scope.node) if isinstance(node, ast.Call) and node.lineno > end)
+        later = (node for node in own_nodes(frame.scope.node).of(ast.Call) if node.lineno > end)
         calls.update(dict.fromkeys(later, frame.scope))
     yield from nodes_run(project.analysis, calls.items())
 

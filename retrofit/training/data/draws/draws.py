@@ -88,7 +88,7 @@ class _Search:
 
     def __init__(self, project: Project, path: Path) -> None:
         self.project, self.analysis, self.path = project, project.analysis, path
-        self.loop_nodes = {node for node, _ in project.in_loops}
+        self.loop_nodes = project.nodes_in_loops
         self.model_calls = {call.call for model in project.models for call in model.calls}
         self.filled = filled_in(project)
         self.followed: set[ast.AST] = set()
@@ -345,8 +345,8 @@ class _Search:
 
     def _kept_by_sample(self) -> Iterator[Problem]:
         """Yield the places that store something for each sample of a batch: bank[indices] = features."""
-        for node, scope in self.project.in_batches:
-            if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Store):
+        for node, scope in self.project.in_batches.of(ast.Subscript):
+            if not isinstance(node.ctx, ast.Store):
                 continue
             if self._has_batch(node.slice, scope) and not self._is_made_per_batch(node.value, scope):
                 yield node, scope, f"{ast.unparse(node)} keeps what each process has for its own samples"

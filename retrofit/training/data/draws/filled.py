@@ -22,7 +22,7 @@ ADDS = frozenset({*ADDS_ALL, *ADDS_ONE})
 
 def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_calls: Collection[ast.AST]) -> bool:
     """Return whether a training loop puts into `node` what a model in that loop computes, or leads to: a rollout."""
-    in_loops = {part for part, _ in project.in_loops}
+    in_loops = project.nodes_in_loops
     stored: set[Origin] = set()
 
     def through(origin: Origin) -> list[Origin]:

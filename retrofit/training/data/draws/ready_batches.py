@@ -6,7 +6,7 @@ import ast
 
 from retrofit.analysis.files.standard_library import standard_modules
 from retrofit.analysis.flow.bindings import bindings_of
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -108,7 +108,7 @@ def _set_for(analysis: Analysis, node: ast.expr, scope: Scope) -> list[Place]:
         return [(node, scope)]
     assigned = [
         (assignment.value, where)
-        for assignment, where in reached_of(analysis, ast.Assign)
+        for assignment, where in reached_nodes(analysis).of(ast.Assign)
         for target in assignment.targets
         if isinstance(target, ast.Attribute) and target.attr == node.attr
     ]

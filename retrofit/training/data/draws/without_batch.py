@@ -47,8 +47,8 @@ def has_other_batch(project: Project, path: Path, call: ast.Call) -> bool:
 
 def _chosen(project: Project, path: Path, known: ast.Call | None = None) -> ast.expr | None:
     """Return an expression of the loop that gives other data in each step, None where there is none but `known`."""
-    in_loops = {node for node, _ in project.in_loops}
-    moving = {node for node, scope in project.in_loops if _moves_with(path, node, scope)}
+    in_loops = project.nodes_in_loops
+    moving = frozenset(node for node, scope in project.in_loops if _moves_with(path, node, scope))
     models = {call.call for model in project.models for call in model.calls}
     start = Origin(path.frames[0].node.func.value, path.frames[0].scope)  # type: ignore[attr-defined]
 
@@ -94,7 +94,7 @@ def _gives_one(project: Project, node: ast.Call, scope: Scope) -> bool:
     return is_named or any(name.startswith("random.") for name in names)
 
 
-def follows_loop(project: Project, node: ast.AST, scope: Scope, in_loops: set[ast.AST]) -> bool:
+def follows_loop(project: Project, node: ast.AST, scope: Scope, in_loops: frozenset[ast.AST]) -> bool:
     """Return whether an index, or an argument, is computed from what a training loop goes through, or moves on."""
     moving = (ast.For, ast.AugAssign)
     return any(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.kinds import Instance
@@ -47,7 +47,7 @@ def reads_of_kept_rows(project: Project, made: ast.AST, size: ast.expr, scope: S
     if not rows.attributes or rows.is_lost:
         return None
     found = []
-    for node, where in reached_of(project.analysis, ast.Attribute):
+    for node, where in reached_nodes(project.analysis).of(ast.Attribute):
         if node.attr not in rows.attributes or where is scope or not _is_of(project, node, where, owner):
             continue
         if ast.unparse(node.value) != "self" or not isinstance(node.ctx, ast.Load):
@@ -73,7 +73,7 @@ class _Rows:
         self._names: set[str] = set()
         self.attributes: set[str] = set()
         self.is_lost = False
-        setting = [node for node in own_nodes(scope.node) if isinstance(node, (ast.Assign, ast.Call))]
+        setting = own_nodes(scope.node).of(ast.Assign, ast.Call)
         for node in sorted(setting, key=place_of):
             for target, value in _set_by(node):
                 self._set(target, value)

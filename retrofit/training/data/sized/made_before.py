@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.returned import returned
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_calls, reached_of
+from retrofit.analysis.flow.reachability import reached_calls, reached_nodes
 from retrofit.analysis.flow.sources import Origin
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -32,11 +32,11 @@ def made_before(project: Project) -> Iterator[tuple[ast.Call | ast.BinOp, Scope,
     These are calls, and products of a list and a number; each with whether it is in a model, which an evaluation may
     run: of a criterion that only training steps call it is not.
     """
-    inside = {node for node, _ in project.in_loops}
+    inside = project.nodes_in_loops
     for made, scope in of_losses(project).items():
         if made not in inside and _makes_rows(made) and not _is_in_model(project.analysis, scope):
             yield made, scope, False  # type: ignore[misc]
-    for node, scope in reached_of(project.analysis, ast.BinOp, ast.Call):
+    for node, scope in reached_nodes(project.analysis).of(ast.BinOp, ast.Call):
         if node not in inside and _makes_rows(node) and _is_in_model(project.analysis, scope):
             is_own = _is_of_criterion(project, scope) and not _keeps_state(project.analysis, scope)
             yield node, scope, not is_own  # type: ignore[misc]
@@ -75,7 +75,7 @@ def _makes_rows(node: ast.AST) -> bool:
 
 def _keeps_state(analysis: Analysis, scope: Scope) -> bool:
     """Return whether a method registers buffers or parameters, whose shape a checkpoint has."""
-    calls = [node for node in own_nodes(scope.node) if isinstance(node, ast.Call)]
+    calls = own_nodes(scope.node).of(ast.Call)
     return any(last_name(call) == REGISTER_BUFFER or analysis.called(call, scope) & PARAMETER_CLASSES for call in calls)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.bindings import bindings_of
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.tensors import RESIZES
@@ -37,17 +37,16 @@ class ResizedView:
 
 def resized_views(project: Project) -> Iterator[ResizedView]:
     """Yield the views of tensors that are resized for the batches of the training."""
-    for node, scope in project.in_batches:
+    for node, scope in project.in_batches.of(ast.Call):
         tensor = _tensor_of(node)
         if tensor is not None:
-            assert isinstance(node, ast.Call)
             views = _all_views(project, tensor, scope) if _is_as_made(project, tensor, scope) else ()
             yield ResizedView(node, scope, ast.unparse(tensor), views)
 
 
 def resized_tensors(project: Project) -> Iterator[ast.Call]:
     """Yield the calls that make tensors which get the size of each batch, however large they are before."""
-    for node, scope in project.in_batches:
+    for node, scope in project.in_batches.of(ast.Call):
         tensor = node.func.value if takes_size_of_batch(node) else _tensor_of(node)  # type: ignore[attr-defined]
         if tensor is not None and (_tensor_of(node) is None or _is_as_made(project, tensor, scope)):
             yield from (call for call, _ in _makings(project, tensor, scope))
@@ -66,7 +65,7 @@ def _all_views(project: Project, tensor: ast.expr, scope: Scope) -> tuple[ast.At
     """Return the views of a tensor that are resized; none where one of them does something else, too."""
     found: list[ast.Attribute] = []
     owner = scope.find(tensor.id) if isinstance(tensor, ast.Name) else None
-    for node, where in reached_of(project.analysis, ast.Call):
+    for node, where in reached_nodes(project.analysis).of(ast.Call):
         other = _tensor_of(node)
         if not isinstance(other, ast.Name) or owner is None or other.id != tensor.id:  # type: ignore[attr-defined]
             continue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import block_of
 from retrofit.analysis.flow.calls.graph import nodes_run
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -61,9 +61,9 @@ class OwnValue:
 
 def own_values(project: Project) -> Iterator[OwnValue]:
     """Yield what every process makes for itself, outside the training loops and of what rank 0 prepares or writes."""
-    apart = {node for node, _ in project.in_loops} | _prepared(project)
+    apart = project.nodes_in_loops | _prepared(project)
     written = {output.scope.source.statement(output.call) for output in project.outputs}
-    for node, scope in reached_of(project.analysis, ast.For, ast.comprehension, ast.Call):
+    for node, scope in reached_nodes(project.analysis).of(ast.For, ast.comprehension, ast.Call):
         found = [] if node in apart else list(_found(project.analysis, node, scope))
         if found and _is_in_sampler(project.analysis, scope):
             yield from (OwnValue(SAMPLER_SEED, own.node, scope) for own in found if _seeds_all_again(own))

@@ -10,7 +10,7 @@ from functools import cached_property
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.bindings import builder_of
 from retrofit.analysis.flow.operands import inputs
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -87,7 +87,7 @@ class Ranks:
     def set_attributes(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
         """What is assigned to attributes of objects that the analysis cannot look into: args.batch_size = ..."""
         found: dict[str, list[tuple[ast.expr, Scope]]] = defaultdict(list)
-        for node, scope in reached_of(self.analysis, ast.Assign, ast.AugAssign):
+        for node, scope in reached_nodes(self.analysis).of(ast.Assign, ast.AugAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Attribute):
                     found[target.attr].append((node.value, scope))

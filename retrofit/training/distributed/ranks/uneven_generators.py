@@ -48,7 +48,7 @@ def generators_of_rows(project: Project) -> Iterator[Place]:
 
 def _draws(project: Project) -> Iterator[tuple[ast.Call, Scope, list[Place]]]:
     """Yield the draws of the steps, with the calls that make their generators."""
-    for call, scope in dict.fromkeys((node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)):
+    for call, scope in dict.fromkeys((node, scope) for node, scope in project.in_batches.of(ast.Call)):
         if made := generators_drawn_from(project, call, scope):
             yield call, scope, made
 

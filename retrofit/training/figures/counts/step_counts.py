@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import computed_from
-from retrofit.analysis.flow.reachability import reached_of
+from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.runtime import OWN_BATCHES, SIZES_OF_RANKS
@@ -54,7 +54,7 @@ def step_counts(project: Project) -> Iterator[StepCount]:
         return
     batches = set(project.in_batches)
     both = followed(project)[0].both
-    nodes = reached_of(project.analysis, *COUNTING)
+    nodes = reached_nodes(project.analysis).of(*COUNTING)
     of_figures = ((node, scope, number_at(project, node, scope, batches)) for node, scope in nodes)
     for node, scope, number in (*_of_loops(project), *of_figures):
         found = single_process_sizes(project, number, scope, sizes, of_samples=True) if number is not None else []
@@ -77,7 +77,7 @@ def counted_by_evaluations(project: Project) -> set[ast.AST]:
     def found() -> set[ast.AST]:
         training = {loop for path in project.paths for loop, _ in path.loops}
         models = {call.call for model in project.models for call in model.calls}
-        loops = [place for place in reached_of(project.analysis, ast.For) if training.isdisjoint(walk(place[0]))]
+        loops = [place for place in reached_nodes(project.analysis).of(ast.For) if training.isdisjoint(walk(place[0]))]
         ends = [(range_end(project, loop.iter, scope), scope) for loop, scope in loops if models & set(walk(loop))]
         origins = [place for end, scope in ends if end is not None for place in project.ranks.origins(end, scope)]
         return {part for node, _ in origins for part in walk(node)}
@@ -90,7 +90,7 @@ def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     if project.distribution.is_by_hand:
         return
     sizes, batches = sizes_of_steps(project), set(project.in_batches)
-    nodes = reached_of(project.analysis, *COUNTING)
+    nodes = reached_nodes(project.analysis).of(*COUNTING)
     laid_out = layout_functions(project)  # they compute how long sequences are
     divisions = (place for place in _divisions(project) if place[1] not in laid_out)
     by_size = {place[0] for place in divisions if _is_by_some_size(project, *place, sizes)}
@@ -125,7 +125,7 @@ def _of_loops(project: Project) -> Iterator[tuple[ast.AST, Scope, ast.expr | Non
 
 
 def _divisions(project: Project) -> list[tuple[ast.BinOp, Scope]]:
-    return [place for place in reached_of(project.analysis, ast.BinOp) if isinstance(place[0].op, COUNTS_STEPS)]
+    return [place for place in reached_nodes(project.analysis).of(ast.BinOp) if isinstance(place[0].op, COUNTS_STEPS)]
 
 
 def number_at(project: Project, node: ast.AST, scope: Scope, batches: set[tuple[ast.AST, Scope]]) -> ast.expr | None:

@@ -67,7 +67,7 @@ def comparisons(project: Project) -> list[Comparison]:
 
 def _find(project: Project) -> Iterator[Comparison]:
     seen = set()
-    for node, scope in project.in_batches:
+    for node, scope in project.in_batches.of(ast.BinOp, ast.Compare, ast.Call):
         pair = pair_of(project.analysis, node, scope) or _moved_pair(project, node, scope)
         if pair is None or node in seen or needs_no_gathering(project, node, scope):
             continue
@@ -294,7 +294,7 @@ def _is_gathered(project: Project, node: ast.expr, scope: Scope) -> bool:
 def _drops_gradients(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether a function gathers by dist.all_gather and puts nothing with a gradient among what it gets."""
     for function in project.analysis.functions_called(call, scope):
-        calls = [node for node in own_nodes(function.node) if isinstance(node, ast.Call)]
+        calls = own_nodes(function.node).of(ast.Call)
         names = {name for node in calls for name in project.analysis.called(node, function.scope)}
         if names & GATHERS and not function.scope.entries:
             return True

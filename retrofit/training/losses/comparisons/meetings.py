@@ -61,9 +61,9 @@ def pairs_in_loops(project: Project, node: ast.AST, scope: Scope) -> tuple[Opera
 
 def one_and_all(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
     """Return the operands of an operation, in a loop over the samples, on one of them and on the rows of all."""
-    operands = _operands(node)
     is_known = isinstance(node, ast.BinOp) or (isinstance(node, ast.Call) and last_name(node) in OF_PAIRS)
-    loops = list(_loops_around(project, node, scope)) if operands is not None and is_known else []
+    operands = _operands(node) if is_known else None
+    loops = list(_loops_around(project, node, scope)) if operands is not None else []
     if operands is None or len(loops) != 1:
         return None
     loop = loops[0]
@@ -103,7 +103,7 @@ def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> Operands | 
 
 def _repeats_rows(project: Project) -> bool:
     """Return whether the code that runs repeats the rows of anything at all: a search for each operand is long."""
-    for node, _ in reached_nodes(project.analysis):
+    for node, _ in reached_nodes(project.analysis).of(ast.Attribute, ast.Subscript, ast.Call):
         if isinstance(node, ast.Attribute) and node.attr in REPEATING:
             return True
         if isinstance(node, ast.Subscript) and _by_new_axis(node) is not None:

@@ -120,10 +120,9 @@ def _given_in_containers(project: Project, origin: Origin) -> list[Origin]:
 
 def _calls_of_contained(project: Project) -> dict[Function, list[CallSite]]:
     found: dict[Function, list[CallSite]] = {}
-    for call, scope in project.in_batches:
-        if isinstance(call, ast.Call):
-            for function in functions_run_inside(project.analysis, call, scope):
-                found.setdefault(function.node, []).append(CallSite(call, scope))
+    for call, scope in project.in_batches.of(ast.Call):
+        for function in functions_run_inside(project.analysis, call, scope):
+            found.setdefault(function.node, []).append(CallSite(call, scope))
     return found
 
 

@@ -96,7 +96,7 @@ def _constructions(analysis: Analysis, owner: Scope) -> list[Place]:
 def _set_up(analysis: Analysis, made: Place | None, owner: Scope) -> Iterator[Place]:
     """Yield the calls that give a criterion its options: of its own constructor, then of that of its base class."""
     own = analysis.classes.method(owner, "__init__")
-    calls = [node for node in own_nodes(own.node) if isinstance(node, ast.Call)] if own is not None else []
+    calls = own_nodes(own.node).of(ast.Call) if own is not None else []
     inner = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"]
     is_handed_on = any(isinstance(a, ast.Starred) for c in inner for a in c.args) or any(
         keyword.arg is None for c in inner for keyword in c.keywords

@@ -37,7 +37,7 @@ def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, 
 
     The indices of a miner, for instance, are of one rank's samples.
     """
-    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    calls = project.in_batches.of(ast.Call)
     more = {v.call for node, scope in calls if not _is_pair(node) for v in _criteria(project, node.func, scope)}
     for node, scope in reached_calls(project.analysis):
         if not _is_wrapped(project, node, scope):
@@ -49,7 +49,7 @@ def library_couplings(project: Project) -> Iterator[tuple[ast.Call, Scope, str, 
 
 def calls_of_criterion(project: Project, builder: ast.Call) -> list[tuple[ast.Call, Scope]]:
     """Return where a batch calls the criterion that a call makes."""
-    calls = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    calls = project.in_batches.of(ast.Call)
     return [(node, scope) for node, scope in calls if builder in {v.call for v in _criteria(project, node.func, scope)}]
 
 

@@ -76,7 +76,7 @@ def is_given_whole_rows(project: Project, call: ast.Call, scope: Scope) -> bool:
 
 def _reader_of_gathered(project: Project) -> ValueReader:
     """Return what reads values in a script that gathers rows itself."""
-    nodes = [(node, scope) for node, scope in project.in_batches if isinstance(node, ast.Call)]
+    nodes = project.in_batches.of(ast.Call)
     gathered = {node for node, scope in nodes if project.analysis.called(node, scope) & {BATCH_ROWS, GATHER_BATCH}}
     return ValueReader(project, plain_reader(project).samples.lists, gathered)
 

@@ -66,8 +66,8 @@ def _counted_as_classes(project: Project, reader: ValueReader) -> Iterator[ast.C
 
     As labels that repeat their places, `arange(way).repeat(5)`, and as another axis than the first: `view(-1, way)`.
     """
-    for node, scope in project.in_batches:
-        if not isinstance(node, ast.Call) or last_name(node) not in VIEWS | REPEATED | CLASS_COUNTS:
+    for node, scope in project.in_batches.of(ast.Call):
+        if last_name(node) not in VIEWS | REPEATED | CLASS_COUNTS:
             continue
         is_repeated = last_name(node) in REPEATED
         reshaped = [part for part in walk(node.func) if is_repeated and isinstance(part, ast.Call)]

@@ -193,7 +193,7 @@ def _parameters_of_rows(project: Project, scope: Scope) -> tuple[str, ...]:
         return ()
     reader, found = reader_of_values(project), []
     for name in given_parameters(scope):
-        uses = (n for n in own_nodes(scope.node) if isinstance(n, ast.Name) and n.id == name)
+        uses = (n for n in own_nodes(scope.node).of(ast.Name) if n.id == name)
         use = next((node for node in uses if isinstance(node.ctx, ast.Load)), None)
         if name == "self" or use is None:
             continue

@@ -84,7 +84,7 @@ class ValueReader:
 
         self.project, self.analysis, self.lists, self.gathered = project, project.analysis, lists, gathered
         self.in_batches = project.nodes_in_batches
-        self.in_loops = {node for node, _ in project.in_loops}
+        self.in_loops = project.nodes_in_loops
         self.calls = CallValues(self)
         self._known: Memory[Value] = Memory(Value(FIXED), other("it is computed in too many steps"))
 

@@ -111,7 +111,7 @@ def is_brought_together(project: Project, scope: Scope) -> bool:
     """Return whether a script that is distributed by hand adds up over the processes where its loss is computed."""
     if not project.distribution.is_by_hand:
         return False
-    calls = (node for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    calls = own_nodes(scope.node).of(ast.Call)
     return any(project.leads_to_collective(call, scope) for call in calls)
 
 

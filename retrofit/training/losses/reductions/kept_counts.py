@@ -27,8 +27,8 @@ def kept_counts(project: Project) -> list[tuple[ast.expr, Scope]]:
     """
     classes = {write.scope.parent for write in carried_writes(project) if _keeps_sum(project, write)}
     found: dict[ast.expr, Scope] = {}
-    for node, scope in project.in_batches if classes - {None} else ():
-        if scope.parent in classes and isinstance(node, (ast.AugAssign, ast.Call, ast.Assign)):
+    for node, scope in project.in_batches.of(ast.AugAssign, ast.Call, ast.Assign) if classes - {None} else ():
+        if scope.parent in classes:
             found.update((value, scope) for value in _added(node) if _counts(project, value, scope))
     couplings(project)  # all losses are read
     return list({**found, **reader_of(project).counts_of_all}.items())

@@ -87,8 +87,8 @@ def _joined(project: Project) -> set[object]:
 
     def compute() -> set[object]:
         found: set[object] = set()
-        for node, scope in project.in_batches:
-            if not isinstance(node, ast.Call) or last_name(node) not in JOINS or not node.args:
+        for node, scope in project.in_batches.of(ast.Call):
+            if last_name(node) not in JOINS or not node.args:
                 continue
             if any(name.startswith("torch.") for name in project.analysis.called(node, scope)):
                 found |= _ends(project, node.args[0], scope)

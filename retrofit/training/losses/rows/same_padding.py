@@ -34,7 +34,7 @@ def _needs_same_padding(project: Project) -> bool:
         return False
     loaders = [loader for loader in project.loaders if TRAIN in loader.roles]
     built = [(builders_of(project.analysis, loader), loader) for loader in loaders]
-    calls = [node for node, _ in project.in_batches if isinstance(node, ast.Call)]
+    calls = [node for node, _ in project.in_batches.of(ast.Call)]
     if project.calls_any([PACK_SEQUENCE]) or any(is_padding_of_texts(call) or is_longest(call) for call in calls):
         return False  # something is as long as the longest of the samples that a rank has then
     return all(places and all(_has_samples_first(project, *place) for place in places) for places, _ in built)

@@ -34,8 +34,8 @@ UNKNOWN_ORDER = {"movedim", "swapdims", "pack_padded_sequence", "pack_sequence",
 def sequences_of_samples(project: Project) -> Iterator[tuple[ast.Call, Scope, ast.expr]]:
     """Yield the calls, in the training on a batch, that make one sequence of the samples of a tensor."""
     seen: set[ast.AST] = set()
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and node not in seen and last_name(node) == "rearrange" and len(node.args) == 2:
+    for node, scope in project.in_batches.of(ast.Call):
+        if node not in seen and last_name(node) == "rearrange" and len(node.args) == 2:
             seen.add(node)
             pattern = node.args[1]
             if isinstance(pattern, ast.Constant) and _is_one_sequence(str(pattern.value)):
@@ -50,8 +50,8 @@ def layers_over_samples(project: Project) -> Iterator[tuple[ast.Call, Scope, str
     if not _has_samples_first(project):
         return
     seen: set[ast.AST] = set()
-    for node, scope in project.in_batches:
-        if isinstance(node, ast.Call) and node.args and node not in seen:
+    for node, scope in project.in_batches.of(ast.Call):
+        if node.args and node not in seen:
             for value in (
                 *project.analysis.evaluate(node.func, scope),
                 *values_in_lists(project.analysis, node.func, scope),

@@ -67,7 +67,7 @@ def _is_named(node: ast.expr, own: str) -> bool:
 
 def _is_made_here(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     """Return whether an expression is a layer with weights that the same function makes."""
-    made = {node for node in own_nodes(scope.node) if isinstance(node, ast.Call)}
+    made = {node for node in own_nodes(scope.node).of(ast.Call)}
     return any(_has_weights(analysis, v) for v in analysis.evaluate(node, scope) if getattr(v, "call", None) in made)
 
 

@@ -44,7 +44,7 @@ def drawing_call(project: Project, path: Path) -> Found | None:
     if len(found) != 1 or is_of_rollout(project):
         return None
     ((call, scope, sizes),) = found
-    given, in_loops = [*call.args, *(k.value for k in call.keywords)], {node for node, _ in project.in_loops}
+    given, in_loops = [*call.args, *(k.value for k in call.keywords)], project.nodes_in_loops
     follows = any(follows_loop(project, part, scope, in_loops) for part in given)  # it cuts its samples by that
     return None if follows else (call, scope, sizes)
 

@@ -65,8 +65,8 @@ def _is_of_another(project: Project, call: ast.Call, scope: Scope, made: list[In
 def _methods_in_loop(project: Project, made: list[Instance]) -> Iterator[str]:
     """Yield the methods that a training loop calls of some objects."""
     calls, classes = {value.call for value in made}, {value.scope for value in made}
-    for node, where in project.in_loops:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and where.parent not in classes:
+    for node, where in project.in_loops.of(ast.Call):
+        if isinstance(node.func, ast.Attribute) and where.parent not in classes:
             objects = [v for v in project.analysis.evaluate(node.func.value, where) if isinstance(v, Instance)]
             if any(value.scope in classes and value.call in {None, *calls} for value in objects):
                 yield node.func.attr

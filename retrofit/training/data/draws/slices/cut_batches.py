@@ -48,8 +48,8 @@ def is_of_rollout(project: Project) -> bool:
 
     Not what it only shows: the mean of its last losses.
     """
-    for node, _ in project.in_loops:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value) == "step":
+    for node, _ in project.in_loops.of(ast.Assign):
+        if isinstance(node.value, ast.Call) and last_name(node.value) == "step":
             target = node.targets[0]
             if isinstance(target, ast.Tuple) and len(target.elts) >= FEWEST_OF_STEP:
                 return True

@@ -38,7 +38,7 @@ def is_by_rows(analysis: Analysis, node: ast.expr, scope: Scope, size: ast.expr)
     return dimensions == 2 and not _has_sequence_first(analysis)
 
 
-def cuts_samples(analysis: Analysis, found: Slice, loop_nodes: set[ast.AST]) -> bool:
+def cuts_samples(analysis: Analysis, found: Slice, loop_nodes: frozenset[ast.AST]) -> bool:
     """Return whether a slice is one of samples, or of indices of samples, and not of one long sequence."""
     if is_in_random_order(analysis, found.node.value, found.scope):
         return True
@@ -94,7 +94,7 @@ def _has_sequence_first(analysis: Analysis) -> bool:
     return any(not isinstance(value, ast.Constant) or not value.value for value in given)
 
 
-def _has_shifted(found: Slice, loop_nodes: set[ast.AST]) -> bool:
+def _has_shifted(found: Slice, loop_nodes: frozenset[ast.AST]) -> bool:
     """Return whether the same data are also cut one further: inputs and targets of one sequence."""
     base, bounds = ast.dump(found.node.value), bounds_of(found.node)
     assert bounds is not None

@@ -30,7 +30,7 @@ class SideBySide:
 
 
 def side_by_side(
-    analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[ast.AST], followed: Collection[ast.AST]
+    analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: frozenset[ast.AST], followed: Collection[ast.AST]
 ) -> list[SideBySide]:
     """Return what lays out the sequences that a slice of a training loop takes a step of; nothing for other slices.
 
@@ -44,7 +44,7 @@ def side_by_side(
     return [] if any(laid.layout is not None and laid.layout.dimension == cut for laid in found) else found
 
 
-def _cut_along(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[ast.AST]) -> int | None:
+def _cut_along(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: frozenset[ast.AST]) -> int | None:
     """Return the dimension along which a slice moves with the loop; None for what is no such slice."""
     index = node.slice if isinstance(node, ast.Subscript) else None
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -56,14 +56,14 @@ def _cut_along(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[
     return None
 
 
-def _is_read_one_further(loop_nodes: set[ast.AST]) -> bool:
+def _is_read_one_further(loop_nodes: frozenset[ast.AST]) -> bool:
     """Return whether a loop also takes a slice that begins one further: the targets of a sequence."""
     starts = (n.lower for n in loop_nodes if isinstance(n, ast.Slice) and n.lower is not None)
     return any(isinstance(part, ast.Constant) and part.value == 1 for start in starts for part in walk(start))
 
 
 def _laid_out(
-    analysis: Analysis, cut: ast.Subscript, scope: Scope, loop_nodes: set[ast.AST], followed: Collection[ast.AST]
+    analysis: Analysis, cut: ast.Subscript, scope: Scope, loop_nodes: frozenset[ast.AST], followed: Collection[ast.AST]
 ) -> Iterator[SideBySide]:
     found = {}
 
@@ -116,8 +116,8 @@ def _not_of_calls(origin: Origin) -> tuple[()] | None:
 def _other_cuts(analysis: Analysis) -> Iterator[tuple[ast.Subscript, Scope]]:
     """Yield the slices of variables in all functions."""
     for scope in analysis.scopes():
-        for node in own_nodes(scope.node):
-            if isinstance(node, ast.Subscript) and isinstance(node.value, (ast.Name, ast.Attribute)):
+        for node in own_nodes(scope.node).of(ast.Subscript):
+            if isinstance(node.value, (ast.Name, ast.Attribute)):
                 parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
                 if any(isinstance(part, ast.Slice) for part in parts):
                     yield node, scope

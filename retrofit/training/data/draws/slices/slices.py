@@ -54,7 +54,7 @@ def cut_into_parts(call: ast.Call, names: set[str]) -> tuple[ast.expr, ast.expr 
     return given, sizes[0] if is_number else None
 
 
-def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[ast.AST]) -> Slice | None:
+def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: frozenset[ast.AST]) -> Slice | None:
     """Return a slice whose bounds move with a loop over batches; None for any other expression."""
     bounds = bounds_of(node)
     if bounds is None or not moves(analysis, bounds[0], scope, loop_nodes):
@@ -73,7 +73,7 @@ def slice_of(analysis: Analysis, node: ast.AST, scope: Scope, loop_nodes: set[as
     return Slice(node, scope, tuple(dict.fromkeys(sizes)))
 
 
-def moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: set[ast.AST]) -> bool:
+def moves(analysis: Analysis, lower: ast.expr, scope: Scope, loop_nodes: frozenset[ast.AST]) -> bool:
     """Return whether a bound is computed from the number of a loop that is run for the batches, or is moved in one."""
     for node, where in _arithmetic(analysis, [(lower, scope)]):
         for binding, _ in bindings_of(analysis, node, where) if isinstance(node, (ast.Name, ast.Attribute)) else ():
