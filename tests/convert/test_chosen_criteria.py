@@ -71,3 +71,24 @@ CHOSEN = {
 def test_the_criterion_of_the_project_is_read_too(tmp_path: Path, form: str) -> None:
     lines = converted(tmp_path, SCRIPT.replace("CHOSEN", CHOSEN[form]))
     assert "valid /= rd.loss.batch_mean(torch.mean(valid))" in lines
+
+
+SHOWN = SCRIPT.replace(
+    """\
+    valid = (target != 0).float()
+    valid /= torch.mean(valid)
+    return torch.mean(torch.abs(output - target) * valid)
+""",
+    """\
+    common = (output * target).sum(0)
+    both = (output + target).sum(0)
+    return 1 - torch.mean(common / both)
+""",
+)
+
+
+@pytest.mark.parametrize("form", CHOSEN)
+def test_a_loss_is_reduced_where_it_is_shown_though_one_choice_is_that_of_all_ranks(tmp_path: Path, form: str) -> None:
+    lines = converted(tmp_path, SHOWN.replace("CHOSEN", CHOSEN[form]) + '    print("loss %.4f" % loss)\n')
+    assert "common = rd.loss.batch_sum((output * target).sum(0))" in lines
+    assert 'print("loss %.4f" % rd.reduce_loss(loss))' in lines

@@ -10,7 +10,7 @@ from ..python_api import ADDS_ALL, GOES_THROUGH
 from ..scopes import Scope, parameters
 from ..values.attribute_names import is_taken_by_text
 from ..values.fields import fields_of_tuple
-from ..values.kinds import LocalClass, LocalFunction, Result
+from ..values.kinds import External, LocalClass, LocalFunction, Result
 from .by_text import cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame
@@ -34,6 +34,7 @@ class _Meaning(NamedTuple):
     changed: list[ast.expr]
     is_opaque: bool
     made: LocalClass | None
+    may_be_outside: bool
     fields: list[str]
 
 
@@ -70,9 +71,10 @@ class Calls:
         if not functions and receiver.cells and self._is_same_object(node):
             return receiver
         if functions:
-            return run.expressions.settle_draws(
-                self._run_all(node, functions, receiver, self._spread(node, given), named)
-            )
+            ran = self._run_all(node, functions, receiver, self._spread(node, given), named)
+            if self._meaning(node).may_be_outside:
+                ran = run.domain.either([ran, self._outside(node, receiver, [*given, *named])])
+            return run.expressions.settle_draws(ran)
         if meaning.made is not None:
             return run.expressions.settle_draws(self._make(node, meaning.made, given, named))
         if meaning.fields:
@@ -89,13 +91,15 @@ class Calls:
     def _meaning(self, node: ast.Call) -> _Meaning:
         run, question = self.run, (node, self.run.scope)
         if question not in self._known:
-            classes = (v for v in run.analysis.evaluate(node.func, run.scope) if isinstance(v, LocalClass))
+            values = run.analysis.evaluate(node.func, run.scope)
+            classes = (v for v in values if isinstance(v, LocalClass))
             self._known[question] = _Meaning(
                 self._goes_through(node),
                 run.domain.result(node, run.scope),
                 run.domain.changed(node, run.scope),
                 run.domain.is_opaque(node, run.scope),
                 next(classes, None),
+                any(isinstance(v, (External, Result)) for v in values),
                 fields_of_tuple(run.analysis, node, run.scope),
             )
         return self._known[question]
