@@ -87,6 +87,19 @@ def test_a_summary_of_the_model_is_told_of_the_model_itself(tmp_path: Path, pack
     assert "rd.model.run_alone(summary, model, torch.ones(1, 3))" in lines_of(conversion)
 
 
+@pytest.mark.parametrize(
+    ("made", "is_guarded"),
+    [
+        ("import peft; other = peft.get_peft_model(model, None)", True),
+        ("other = model; other.print_all = print", False),
+    ],
+)
+def test_what_a_method_of_a_library_prints_is_printed_once(made: str, is_guarded: bool, tmp_path: Path) -> None:
+    lines = [*made.split("; "), "other.print_all()"]
+    found = [line.strip() for line in lines_of(conversion_of(tmp_path, *lines))]
+    assert (found[found.index("other.print_all()") - 1] == "if rd.is_main_process():") is is_guarded
+
+
 def test_a_guarded_statement_is_unchanged(tmp_path: Path) -> None:
     test = 'if int(os.environ.get("RANK", 0)) == 0:'
     conversion = conversion_of(tmp_path, test, "    torch.save(model.state_dict(), 'a.pt')")

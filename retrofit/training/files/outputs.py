@@ -99,6 +99,14 @@ def _output_of(analysis: Analysis, node: ast.Call, scope: Scope) -> Iterator[Out
         yield Output(WRITE, node.func.attr, node, scope)
     elif not is_own and opens_own_path(node) and not _is_of_module(analysis, node.func.value, scope):
         yield Output(OPEN, "open", node, scope)
+    elif node.func.attr.startswith("print_") and _is_of_library(analysis, node.func.value, scope):
+        yield Output(SHOW, node.func.attr, node, scope)
+
+
+def _is_of_library(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a call of a library has made an object: `model` of model.print_trainable_parameters()."""
+    made = analysis.evaluate(node, scope)
+    return bool(made) and all(isinstance(value, Result) for value in made)
 
 
 def _makes_base(call: ast.Call, scope: Scope, analysis: Analysis, classes: Collection[str]) -> bool:
