@@ -36,6 +36,16 @@ def filled(length, batch_size):
     return x, y
 
 
+def one():
+    row = random.randrange(len(X))
+    return X[row], Y[row]
+
+
+def stacked(n):
+    pairs = [one() for _ in range(n)]
+    return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+
+
 def augmented(at, batch_size):
     rows = []
     for row in range(batch_size):
@@ -84,7 +94,10 @@ for step in range(10):
 """
 
 
-@pytest.mark.parametrize(("line", "size"), [("x, y = chosen(X, 16)", "16"), ("x, y = filled(4, batch_size=16)", "16")])
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [("x, y = chosen(X, 16)", "16"), ("x, y = filled(4, batch_size=16)", "16"), ("x, y = stacked(16)", "16")],
+)
 def test_a_batch_is_drawn_for_all_ranks(tmp_path: Path, line: str, size: str) -> None:
     lines = converted(tmp_path, f"{START}    {line}\n    fit(x, y)\n")
     before, call = line.split(" = ", 1)

@@ -75,10 +75,12 @@ def _size(project: Project, call: ast.Call, scope: Scope) -> ast.expr | None:
     names = [argument.arg for argument in (*function.node.args.posonlyargs, *function.node.args.args)]
     names = names[1:] if names[:1] == ["self"] else names
     moves = [name for name in names if _moves_on(function, name)]
+    within = {one: calls_within(project.analysis, one, where) for one, where in inside}
+    leading = {one for one, places in within.items() if any(place in draws for place in places)}
     if not (draws or moves) or any(one in models for one, _ in inside) or _reads_filled(project, function, inside):
         return None
     given = {**dict(zip(names, call.args)), **{k.arg: k.value for k in call.keywords if k.arg}}
-    is_size = [n for n in given if n in moves or NAMED_AS_BATCH.search(n) or _counts(function, n, draws)]
+    is_size = [n for n in given if n in moves or NAMED_AS_BATCH.search(n) or _counts(function, n, leading)]
     size = given[is_size[0]] if len(is_size) == 1 else None
     if not isinstance(size, (ast.Constant, ast.Name, ast.Attribute)):
         return None
@@ -105,7 +107,7 @@ def _moves_on(function: LocalFunction, name: str) -> bool:
     )
 
 
-def _counts(function: LocalFunction, name: str, draws: Collection[Place]) -> bool:
+def _counts(function: LocalFunction, name: str, draws: Collection[ast.Call]) -> bool:
     """Return whether a function makes as many turns with a draw as a parameter says: for _ in range(n)."""
     for node in own_nodes(function.node):
         gone_through = node.iter if isinstance(node, (ast.For, ast.comprehension)) else None
@@ -113,7 +115,7 @@ def _counts(function: LocalFunction, name: str, draws: Collection[Place]) -> boo
             count = gone_through.args[0]
             body = node if isinstance(node, ast.For) else function.scope.source.parents[node]
             if isinstance(count, ast.Name) and count.id == name:
-                return any(part is call for part in walk(body) for call, _ in draws)
+                return any(part in draws for part in walk(body))
     return False
 
 
