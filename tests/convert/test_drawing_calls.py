@@ -117,6 +117,41 @@ def test_a_function_is_told_the_number_of_all_ranks(tmp_path: Path, line: str) -
     assert sum("rd.data.batch_of_ranks(SIZE)" in line for line in lines) == 1
 
 
+SHOWN = """
+def encoded(row):
+    found = torch.zeros(4)
+    for place in range(4):
+        found[place] = row[place]
+    return found
+
+
+def drawn(batch_size):
+    x, y = torch.zeros(batch_size, 4), torch.zeros(batch_size)
+    for row in range(batch_size):
+        start = random.randint(0, 90)
+        x[row], y[row] = encoded(X[start]), Y[start]
+    return x, y
+
+
+def shown():
+    row = [0.1, 0.2, 0.3, 0.4]
+    for _ in range(3):
+        row.append(model(encoded(row[-4:])).item())
+    return row
+
+
+for step in range(10):
+    x, y = drawn(16)
+    fit(x, y)
+    print(shown())
+"""
+
+
+def test_a_function_that_a_sample_of_the_model_is_given_to_as_well_draws_no_rollout(tmp_path: Path) -> None:
+    lines = converted(tmp_path, START.replace("\nfor step in range(10):\n", SHOWN))
+    assert "x, y = rd.data.own_draw(drawn(rd.data.batch_of_ranks(16)), 16)" in lines
+
+
 def reasons(folder: Path, body: str) -> list[str]:
     return [finding.refusal for finding in conversion(folder, START + body).refusals]
 

@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.operands import inputs, operands
+from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import Origin, is_followed, origins
 from retrofit.analysis.flow.stored import literal_key, stored_in
 from retrofit.analysis.flow.variables import Variable, variables_of
 from retrofit.analysis.python_api import ADDS_ALL, ADDS_ONE
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import LocalFunction
+
+from ..sized.made_before import of_losses
 
 if TYPE_CHECKING:
     from ... import Project
@@ -28,7 +31,7 @@ def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_cal
     def through(origin: Origin) -> list[Origin]:
         if _returns_before(project, origin, in_loops):
             return [origin.to(part, keys=()) for part in operands(origin.node)]
-        found = list(inputs(project.analysis, origin))
+        found = _computed_from(project, origin)
         if isinstance(origin.node, (ast.Name, ast.Attribute)) and is_followed(origin.node):
             put_in = stored_in(project.analysis, origin.node, origin.scope)
             given = [Origin(part.value, part.scope) for part in put_in if part.value in in_loops]
@@ -43,6 +46,19 @@ def is_filled_by_model(project: Project, node: ast.expr, scope: Scope, model_cal
         pass
     put_in = origins(project.analysis, list(stored), through)
     return any(origin.node in model_calls and origin.node in in_loops for origin in put_in)
+
+
+def _computed_from(project: Project, origin: Origin) -> list[Origin]:
+    """Return what an expression is computed from, one step before: a parameter, of what the losses give it.
+
+    Other calls may give a function what a model has computed, such as one that shows samples.
+    """
+    found = list(inputs(project.analysis, origin))
+    if not isinstance(origin.node, ast.Name) or not is_followed(origin.node):
+        return found
+    bindings = live_bindings(origin.node, origin.scope)[1]
+    is_parameter = any(binding.kind == "parameter" for binding in bindings)
+    return [part for part in found if part.node in of_losses(project)] or found if is_parameter else found
 
 
 def _returns_before(project: Project, origin: Origin, in_loops: Collection[ast.AST]) -> bool:
