@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from .nodes import children
 from .scopes import FUNCTIONS, Binding, Function, Scope, own_nodes, parameters, positions_in
@@ -25,10 +26,10 @@ class CallSite:
 
     def argument(self, names: list[str], name: str) -> tuple[ast.expr, Scope] | None:
         """Return the expression that is given for the parameter `name`, and its scope; None if none can be seen."""
-        for keyword, scope in reversed(self.keywords()):
+        for keyword, scope in reversed(self.keywords):
             if keyword.arg == name:
                 return keyword.value, scope
-        given = self.positional()
+        given = self.positional
         position = names.index(name) if name in names else len(given)
         before = given[: position + 1]
         is_seen = len(before) > position and not any(isinstance(part, ast.Starred) for part, _ in before)
@@ -40,14 +41,14 @@ class CallSite:
         That is so in `f(a, *values)` and in `f(a, **values)`; None where nothing is spread that reaches the
         parameter, or several things are. For a parameter of which `argument` finds nothing.
         """
-        given = self.positional()
+        given = self.positional
         spread = [number for number, (part, _) in enumerate(given) if isinstance(part, ast.Starred)]
         position = names.index(name) if name in names else -1
         after = len(given) - 1 - spread[0] if spread else 0  # which are for the last parameters, or for earlier ones
         if len(spread) == 1 and spread[0] <= position < len(names) - after:
             part, scope = given[spread[0]]
             return part.value, position - spread[0], scope  # type: ignore[attr-defined]
-        options = [(keyword.value, scope) for keyword, scope in self.keywords() if keyword.arg is None]
+        options = [(keyword.value, scope) for keyword, scope in self.keywords if keyword.arg is None]
         if spread or len(options) != 1 or not position >= 0:
             return None
         value, scope = options[0]
@@ -56,14 +57,16 @@ class CallSite:
     @property
     def is_open(self) -> bool:
         """Whether arguments are given that cannot be seen: `*values`, `**options`."""
-        is_spread = any(isinstance(part, ast.Starred) for part, _ in self.positional())
-        return is_spread or any(keyword.arg is None for keyword, _ in self.keywords())
+        is_spread = any(isinstance(part, ast.Starred) for part, _ in self.positional)
+        return is_spread or any(keyword.arg is None for keyword, _ in self.keywords)
 
+    @cached_property
     def positional(self) -> list[tuple[ast.expr, Scope]]:
         """Return the arguments without a name, each with its scope."""
         bound = [(part, site.scope) for site in self.bound for part in site.call.args[1:]]
         return [*bound, *((part, self.scope) for part in self.call.args)]
 
+    @cached_property
     def keywords(self) -> list[tuple[ast.keyword, Scope]]:
         """Return the arguments with a name, each with its scope; of two with one name the later one counts."""
         return [(keyword, site.scope) for site in (*self.bound, self) for keyword in site.call.keywords]
@@ -207,8 +210,11 @@ def is_method(scope: Scope) -> bool:
 
 def given_parameters(scope: Scope) -> list[str]:
     """Return the parameters of a function that a call gives: without the object that a method belongs to."""
-    names = parameters(scope.node)  # type: ignore[arg-type]
-    return names[1:] if is_method(scope) else names
+    known = vars(scope)  # many ask, so the list stays with the scope
+    if "given_parameters" not in known:
+        names = parameters(scope.node)  # type: ignore[arg-type]
+        known["given_parameters"] = names[1:] if is_method(scope) else names
+    return known["given_parameters"]
 
 
 def takes(site: CallSite, scope: Scope) -> bool:
@@ -218,7 +224,7 @@ def takes(site: CallSite, scope: Scope) -> bool:
         return True
     arguments, names = function.args, given_parameters(scope)
     names = [name for name in names if name not in {part.arg for part in arguments.kwonlyargs}]
-    number, named = len(site.positional()), {keyword.arg for keyword, _ in site.keywords()}
+    number, named = len(site.positional), {keyword.arg for keyword, _ in site.keywords}
     if number > len(names) + is_method(scope) and arguments.vararg is None:
         return False
     required = names[: len(names) - len(arguments.defaults)]

@@ -14,22 +14,32 @@ LEAST_DEPTH, CALLS_PER_ANSWER = 80, 30  # questions that wait for each other; th
 MOST_ROUNDS = 3  # of working out one answer again because it depends on itself in part
 
 
-def answered_once(method: F) -> F:
-    """Let an object keep what a method answers to each question: the same whenever it is asked."""
-    name = f"answers of {method.__name__}"
+def answered_once(function: F) -> F:
+    """Let an object keep what a method of it, or a function about it, answers to each question.
 
-    @wraps(method)
-    def ask(self: Any, *question: object) -> Any:
-        known = vars(self).setdefault(name, {})
-        if question not in known:
-            known[question] = method(self, *question)
-        return known[question]
+    An answer that is worked out while a question to a Memory waits for it may lack a part: it is not kept.
+    """
+    name = f"answers of {function.__module__}.{function.__qualname__}"
+
+    @wraps(function)
+    def ask(owner: Any, *question: object) -> Any:
+        known = vars(owner).get(name)
+        if known is None:
+            known = vars(owner)[name] = {}
+        if question in known:
+            return known[question]
+        answer = function(owner, *question)
+        if not Memory.waiting:
+            known[question] = answer
+        return answer
 
     return cast(F, ask)
 
 
 class Memory(Generic[T]):
     """Answers by question. A question that needs its own answer gets `circular` for that part of it."""
+
+    waiting = 0  # questions to all memories that are being worked out
 
     def __init__(self, circular: T, too_deep: T | None = None) -> None:
         """`too_deep`: the answer where too many questions wait for each other (default: `circular`)."""
@@ -62,18 +72,20 @@ class Memory(Generic[T]):
             return answer
         before, self._missing = self._missing, 0
         self._open[question] = depth
+        Memory.waiting += 1
         try:
             answer = compute()
         finally:
+            Memory.waiting -= 1
             del self._open[question]
             missing = self._missing & ~(1 << depth)
             self._missing = before | missing
             for other in self._lacking.pop(depth, ()):
                 del self._partial[other]
-        self._rounds[question] += 1
-        if not missing or self._rounds[question] >= MOST_ROUNDS:
+        if not missing or self._rounds[question] >= MOST_ROUNDS - 1:
             self.known[question] = answer
         else:
+            self._rounds[question] += 1
             self._partial[question] = answer, missing
             self._lacking[missing.bit_length() - 1].append(question)
         return answer

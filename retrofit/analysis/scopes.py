@@ -150,8 +150,11 @@ def build_scopes(source: Source) -> tuple[Scope, dict[ast.AST, Scope]]:
 
 def parameters(function: Function) -> list[str]:
     """Return the names of a function's parameters in the order in which arguments are matched to them."""
-    given = function.args
-    return [arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    known = vars(function)  # many ask, so the list stays with the node
+    if "parameters" not in known:
+        given = function.args
+        known["parameters"] = [arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return known["parameters"]
 
 
 class _Builder:

@@ -6,17 +6,15 @@ import ast
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from retrofit.analysis.edits import Edit, EditConflict, apply_edits
+from retrofit.analysis.edits import Edit, EditConflict
 from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
-from retrofit.analysis.nodes import walk
 from retrofit.rules.edits.rewrite import (
     NAME,
     OTHER_NAME,
     ChangedFile,
+    changed_file,
     name_of_runtime,
     other_meanings,
-    places_of_name,
-    runtime_import,
     with_name,
 )
 from retrofit.rules.evaluation import metric_per_rank
@@ -123,14 +121,7 @@ def _make_edits(conversion: Conversion) -> None:
         if name != NAME:
             conversion.findings += _unclear_names(project, source, changes)
             changes[:] = with_name(changes, name)
-        text = _changed(source, changes, authors)
-        now = places_of_name(walk(_parsed(source, text, authors)), name)
-        is_new = len(now) > len(places_of_name(source.nodes, name))
-        if is_new and runtime_name(project.modules, source) != name:
-            changes.insert(0, runtime_import(source, changes, project.runtime, name))
-            text = _changed(source, changes, authors)
-            _parsed(source, text, authors)
-        conversion.files.append(ChangedFile(source, text))
+        conversion.files.append(_changed(project, source, changes, name, authors))
     if not conversion.refusals and conversion.files:
         files = conversion.files
         try:
@@ -173,15 +164,21 @@ def _is_reduced_now(finding: Finding, lines: set[tuple[str, int]]) -> bool:
     return is_left and (finding.place.path, finding.place.line) in lines
 
 
-def _changed(source: Source, changes: list[Edit], authors: Authors) -> str:
-    """Return the text after the changes. Raises EditConflict that names the rules."""
+def _changed(project: Project, source: Source, changes: list[Edit], name: str, authors: Authors) -> ChangedFile:
+    """Return a file after its changes. Raises EditConflict that names the rules."""
     try:
-        return apply_edits(source, changes)
+        return changed_file(project, source, changes, name)
     except EditConflict as error:
         place = f"{source.name}:{source.line_of(error.edits[0].start)}" if error.edits else source.name
         rules = named(authors.codes[edit] for edit in error.edits if edit in authors.codes)
         message = f"{place}: {rules} want the same text; this is an error of retrofit, nothing was written"
         raise EditConflict(message, error.edits) from error
+    except SourceError as error:
+        reason, line = error.__cause__ or error, getattr(error.__cause__, "lineno", None) or 1
+        rules = named(authors.codes_at(source.name, line))
+        message = f"the changed file is not valid Python ({getattr(reason, 'msg', reason)}), after a change of {rules}"
+        place = f"{source.name}:{line}"
+        raise EditConflict(f"{place}: {message}; this is an error of retrofit, nothing was written") from error
 
 
 def is_converted(project: Project) -> bool:
@@ -230,13 +227,3 @@ def _unclear_names(project: Project, source: Source, changes: list[Edit]) -> lis
         )
         for name, place in places[:1]
     ]
-
-
-def _parsed(source: Source, text: str, authors: Authors) -> ast.Module:
-    try:
-        return ast.parse(text, source.name)
-    except SyntaxError as error:
-        rules = named(authors.codes_at(source.name, error.lineno or 1))
-        message = f"the changed file is not valid Python ({error.msg}), after a change of {rules}"
-        place = f"{source.name}:{error.lineno}"
-        raise EditConflict(f"{place}: {message}; this is an error of retrofit, nothing was written") from error

@@ -14,6 +14,7 @@ from retrofit.analysis.files.runtime_names import FILE_MODULE, RUNTIME
 from retrofit.analysis.files.source import Place, Source, SourceError
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.reachability import names_called
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import Places, children
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -85,9 +86,9 @@ class Project:
     def models(self) -> list[Model]:
         return find_models(self.analysis, self.paths, self.optimizers)
 
-    def with_texts(self, texts: Mapping[Path, bytes]) -> Project:
-        """Return this project as it is when some of its files hold other texts."""
-        return Project(self.modules.with_texts(texts), self.runtime, self.takes_ready_batches)
+    def with_texts(self, texts: Mapping[Path, bytes], parsed: Mapping[Path, Source] | None = None) -> Project:
+        """Return this project as it is when some of its files hold other texts, of which some are `parsed`."""
+        return Project(self.modules.with_texts(texts, parsed or {}), self.runtime, self.takes_ready_batches)
 
     def with_ready_batches(self) -> Project:
         """Return this project with objects that give batches as its loaders."""
@@ -145,7 +146,7 @@ class Project:
     @cached_property
     def in_loops(self) -> Places[Scope]:
         """Every node that an epoch of the training runs, with the scope it is in."""
-        return Places(reachable_from_loops(self.analysis, self.paths))
+        return reachable_from_loops(self.analysis, self.paths)
 
     @cached_property
     def nodes_in_loops(self) -> frozenset[ast.AST]:
@@ -185,6 +186,7 @@ class Project:
         busy |= {frame.node for path in self.paths for frame in path.frames}
         return find_preparations(self.analysis, self.outputs, self.paths, busy)
 
+    @answered_once
     def runs_in_turn(self, scope: Scope, node: ast.AST) -> bool:
         """Return whether rank 0 is done with a node before the others begin, now or in the converted project."""
         return runs_in_turn(self.analysis, scope, node, self._prepared)

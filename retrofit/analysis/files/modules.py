@@ -88,9 +88,9 @@ class Modules:
         self.sources[entry] = self.entry
         self._follow_all()
 
-    def with_texts(self, texts: Mapping[Path, bytes]) -> Modules:
+    def with_texts(self, texts: Mapping[Path, bytes], parsed: Mapping[Path, Source]) -> Modules:
         """Return the modules as they are when some files hold other texts, in addition to those that do already."""
-        known = {path: source for path, source in self.sources.items() if path not in texts}
+        known = {**{path: source for path, source in self.sources.items() if path not in texts}, **parsed}
         texts = {**self._overlay, **texts}
         return Modules(self.entry.path, self.root, texts, as_module=self.as_module, path=self.path, known=known)
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..memory import answered_once
 from ..nodes import walk
 from ..scopes import Binding, Scope, outside_comprehensions, own_nodes
 from ..values.inference import Analysis
@@ -49,7 +50,8 @@ def first_alias(analysis: Analysis, variable: Variable, scope: Scope) -> float:
     return min(lines, default=float("inf"))
 
 
-def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
+@answered_once
+def upstream(analysis: Analysis, variable: Variable) -> frozenset[Variable]:
     """Return the variables that what is in `variable` came from: `model` of `self.model = Wrapper(model).to(place)`.
 
     And in functions that return it: `net` of `model, optimizer = build()`, where build returns `net, sgd`.
@@ -69,7 +71,7 @@ def upstream(analysis: Analysis, variable: Variable) -> set[Variable]:
                     if inner not in found and inner != variable:
                         found.add(inner)
                         waiting.append(inner)
-    return found
+    return frozenset(found)
 
 
 def other_targets(statement: ast.stmt) -> list[ast.expr]:
@@ -146,6 +148,7 @@ def _held_by(analysis: Analysis, value: ast.expr | None, scope: Scope) -> list[a
     return [value] if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) else []
 
 
+@answered_once
 def assignments_to(analysis: Analysis, variable: Variable) -> list[Assignment]:
     """Return the statements that set a variable, and those that move or load the object in place, in source order."""
     found = [Assignment(_statement(scope, b.node), scope, part_of(b)) for b, scope in _bindings(analysis, variable)]

@@ -54,5 +54,8 @@ def builder_of(value: Value) -> tuple[ast.expr, Scope] | None:
 
 def scope_of(analysis: Analysis, node: ast.AST) -> Scope:
     """Return the scope that a node of any of the project's files is in."""
+    known = analysis.scope_of(node, None)
+    if known is not None:
+        return known
     source = next(source for source in analysis.modules.sources.values() if node in source.parents)
     return analysis.scope_at(source, node)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple, Optional, TypeVar, Union
 
 from ..calls import CallSite, is_property, returns_of, takes
+from ..memory import answered_once
 from ..python_api import MAPPINGS
 from ..scopes import Binding, Scope, own_nodes
 from ..values.inference import Analysis
@@ -184,6 +185,7 @@ def _at(node: ast.Tuple | ast.List | ast.Set, key: object) -> list[ast.expr]:
     return [parts[key]] if -len(parts) <= key < len(parts) else []
 
 
+@answered_once
 def functions_run(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
     """Return the functions of the project whose result a call is: no constructor."""
     found: list[LocalFunction | None] = []

@@ -22,6 +22,7 @@ class Classes:
         self._analysis = analysis
         self._mros: dict[Scope, list[Scope]] = {}
         self._derived: dict[Scope, list[Scope]] = {}
+        self._methods: dict[tuple[Scope, str], LocalFunction | None] = {}
         self._bindings: dict[tuple[Scope, str], list[tuple[Binding, Scope]]] = {}
         self._attributes: dict[Scope, dict[str, list[tuple[Binding, Scope]]]] = {}
         self._entries: dict[Scope, dict[str, list[tuple[ast.expr, ast.expr]]]] = {}
@@ -29,14 +30,18 @@ class Classes:
     def index(self) -> None:
         """Find what each class is derived from; to be called when no value is being worked out."""
         self._mros.clear()
-        self._bindings.clear()
+        self._forget()
         scopes = [scope for scope in self._analysis.scopes() if isinstance(scope.node, ast.ClassDef)]
         self._mros.update({scope: self.mro(scope) for scope in scopes})
         self._derived = defaultdict(list)
         for scope in scopes:
             for base in self._mros[scope][1:]:
                 self._derived[base].append(scope)
-        self._bindings.clear()  # what was found meanwhile
+        self._forget()  # what was found meanwhile
+
+    def _forget(self) -> None:
+        self._bindings.clear()
+        self._methods.clear()
 
     def receivers(self, method: Scope) -> Values:
         """Return what the first parameter of a method is: an object, or a class."""
@@ -72,11 +77,12 @@ class Classes:
         return found
 
     def method(self, class_scope: Scope, name: str) -> LocalFunction | None:
-        for scope in self.mro(class_scope):
-            found = self.own_method(scope, name)
-            if found is not None:
-                return LocalFunction(found.node, found.scope, class_scope)
-        return None
+        question = class_scope, name
+        if question not in self._methods:
+            found = (self.own_method(scope, name) for scope in self.mro(class_scope))
+            first = next((method for method in found if method is not None), None)
+            self._methods[question] = first and LocalFunction(first.node, first.scope, class_scope)
+        return self._methods[question]
 
     def own_method(self, class_scope: Scope, name: str) -> LocalFunction | None:
         for binding in class_scope.bindings.get(name, []):

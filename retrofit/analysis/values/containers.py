@@ -170,7 +170,7 @@ class Containers:
         """Return what callers give for `kwargs["name"]` in a function with **kwargs, and where."""
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         sites = self._callers_of_options(node.value, scope) if key is not None else []
-        keywords = [pair for site in sites for pair in site.keywords()]
+        keywords = [pair for site in sites for pair in site.keywords]
         return [(keyword.value, where) for keyword, where in keywords if keyword.arg == key]
 
     def places(self, node: ast.expr, scope: Scope, key: str, depth: int = MOST_DEPTH) -> list[tuple[ast.expr, Scope]]:
@@ -186,7 +186,7 @@ class Containers:
         pairs += [(_literal(name), part, self._analysis.scope_of(part, owner)) for name, part in entries]
         pairs += [pair for call in _updates(node, owner) for pair in _arguments(call, owner)]
         for site in self._callers_of_options(node, scope):
-            pairs += [(keyword.arg, keyword.value, where) for keyword, where in site.keywords()]
+            pairs += [(keyword.arg, keyword.value, where) for keyword, where in site.keywords]
         found = [(part, where) for name, part, where in pairs if name == key]
         others = [(part, where) for name, part, where in pairs if name is None and depth and part is not node]
         return found + [place for part, where in others for place in self.places(part, where, key, depth - 1)]

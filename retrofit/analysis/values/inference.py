@@ -6,10 +6,10 @@ import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..calls import CallSite, argument_for, default_of, given_parameters, is_method, is_property, last_name, returns_of
 from ..files.modules import Modules
@@ -41,6 +41,8 @@ from .kinds import (
     name_of,
 )
 
+S = TypeVar("S")
+
 
 class Analysis:
     """Scopes of all files, and questions about expressions in them."""
@@ -62,24 +64,27 @@ class Analysis:
         self._memory: Memory[Values] = Memory(NOTHING)
         self._sets: dict[Values, Values] = {}  # each set of values once: as a key, it is then compared by identity
         self._names_of: dict[Values, set[str]] = {}
-        self._called_names: dict[Values, set[str]] = {}
-        self._functions_called: dict[tuple[ast.Call, Values], list[LocalFunction]] = {}
+        self._called_names: dict[ast.Call, tuple[Scope, set[str]]] = {}
+        self._functions_called: dict[ast.Call, tuple[Scope, list[LocalFunction]]] = {}
         self._callers: dict[Function, list[CallSite]] = {}
         self._registries = Registries(self, [])
         self._index_calls()
 
     # Scopes, facts, callers.
 
-    def scopes(self) -> Iterator[Scope]:
-        for scope in self.module_scopes.values():
-            yield from scope.walk()
+    @cached_property
+    def _scopes(self) -> list[Scope]:
+        return [scope for module in self.module_scopes.values() for scope in module.walk()]
+
+    def scopes(self) -> list[Scope]:
+        return self._scopes
 
     def scope_at(self, source: Source, node: ast.AST) -> Scope:
         """Return the scope in which an expression or statement of `source` is evaluated."""
         around = chain((node,), source.ancestors(node))  # an annotation is in no body, what it annotates is
         return next((self._holding[outer] for outer in around if outer in self._holding), self.module_scopes[source])
 
-    def scope_of(self, node: ast.AST, default: Scope) -> Scope:
+    def scope_of(self, node: ast.AST, default: S) -> Scope | S:
         """Return the scope whose statements have a node in them, `default` for one that is none of theirs."""
         return self._holding.get(node, default)
 
@@ -109,6 +114,10 @@ class Analysis:
             return known
         return self._memory.once((node, scope), lambda: self._sets.setdefault(v := self._evaluate(node, scope), v))
 
+    def _is_settled(self, node: ast.expr, scope: Scope) -> bool:
+        """Return whether what `evaluate` answers stays the same: no question that it depends on is open."""
+        return (node, scope) in self._memory.known
+
     def answer(self, question: tuple[object, ...], compute: Callable[[], Values]) -> Values:
         """Return the answer to a question about values, of which those that wait for this answer are left out."""
         return self._memory.once(question, compute)
@@ -119,11 +128,13 @@ class Analysis:
 
     def called(self, call: ast.Call, scope: Scope) -> set[str]:
         """Return the full names of the functions outside the project that a call can run."""
-        values = self.evaluate(call.func, scope)
-        names = self._called_names.get(values)
-        if names is None:
-            outside = (value for value in values if isinstance(value, (External, Member)))
-            names = self._called_names[values] = {name_of(value) for value in outside} - {""}
+        known = self._called_names.get(call)
+        if known is not None and known[0] is scope:
+            return known[1]
+        outside = (value for value in self.evaluate(call.func, scope) if isinstance(value, (External, Member)))
+        names = {name_of(value) for value in outside} - {""}
+        if self._is_settled(call.func, scope):
+            self._called_names[call] = scope, names
         return names
 
     def last_names(self, call: ast.Call, scope: Scope) -> list[str]:
@@ -386,19 +397,29 @@ class Analysis:
                     if is_followed(site.call, function.node):
                         callers[function.node].append(replace(site, bound=bound))
             self._callers = callers
-            self._memory = Memory(NOTHING)
+            self._forget_values()
             self._registries = Registries(self, sites)
-            self._memory = Memory(NOTHING)
+            self._forget_values()
         self.classes.index()
+        self._functions_called.clear()
+        self._called_names.clear()
+
+    def _forget_values(self) -> None:
+        self._memory = Memory(NOTHING)
+        self._called_names.clear()
         self._functions_called.clear()
 
     def functions_called(self, call: ast.Call, scope: Scope) -> list[LocalFunction]:
         """Return the functions of the project that a call can run: a class's __init__, an object's forward too."""
-        key = call, self.evaluate(call.func, scope)
-        if key not in self._functions_called:
-            found = [pair for value in key[1] if not isinstance(value, Result) for pair in self.functions_of(value)]
-            self._functions_called[key] = [function for function, _ in taking(CallSite(call, scope), found)]
-        return self._functions_called[key]
+        known = self._functions_called.get(call)
+        if known is not None and known[0] is scope:
+            return known[1]
+        values = self.evaluate(call.func, scope)
+        found = [pair for value in values if not isinstance(value, Result) for pair in self.functions_of(value)]
+        functions = [function for function, _ in taking(CallSite(call, scope), found)]
+        if self._is_settled(call.func, scope):
+            self._functions_called[call] = scope, functions
+        return functions
 
     def functions_of(
         self, value: Value, bound: tuple[CallSite, ...] = ()

@@ -7,12 +7,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from retrofit.analysis.edits import Edit, EditConflict, apply_edits
-from retrofit.analysis.nodes import walk
+from retrofit.analysis.files.source import read_source
 from retrofit.rules.finding import Finding
-from retrofit.training import Project, Source
+from retrofit.training import Project, Source, SourceError
 from retrofit.training.placement import import_edit, runtime_name
 
 NAME = "rd"  # of the runtime in a converted text
@@ -38,12 +39,17 @@ class ChangedFile:
         encoding = "utf-8" if self.source.has_bom else self.source.encoding
         return mark + self.text.encode(encoding)
 
-    @property
-    def uses_runtime(self) -> bool:
-        """Whether the runtime's name is in the new text more often than in the old one."""
-        tree, names = _parsed(self.source, self.text), (NAME, OTHER_NAME)
-        nodes = list(walk(tree))
-        return any(len(places_of_name(nodes, name)) > len(places_of_name(self.source.nodes, name)) for name in names)
+    @cached_property
+    def parsed(self) -> Source:
+        """The new text as a file of the project. Raises SourceError where it is not Python."""
+        return read_source(self.path, self.source.name, self.data)
+
+    def uses_more(self, name: str) -> bool:
+        """Return whether a name is in the new text more often than in the old one."""
+        before, now = (
+            [node for node in source.nodes.of(ast.Name) if node.id == name] for source in (self.source, self.parsed)
+        )
+        return len(now) > len(before)
 
 
 def changed_files(project: Project, findings: Iterable[Finding]) -> list[ChangedFile]:
@@ -60,13 +66,25 @@ def changed_files(project: Project, findings: Iterable[Finding]) -> list[Changed
 
 def _changed(project: Project, source: Source, changes: list[Edit]) -> ChangedFile:
     name = name_of_runtime(project, source)
-    changes = with_name(changes, name)
+    try:
+        return changed_file(project, source, with_name(changes, name), name)
+    except SourceError as error:
+        raise EditConflict(f"{error}; in the changed text, an error of retrofit") from error
+
+
+def changed_file(project: Project, source: Source, changes: list[Edit], name: str) -> ChangedFile:
+    """Return a file after edits that call the runtime `name`; its import is added to them where they need it.
+
+    Raises EditConflict where two want to change the same text, SourceError where the new text is not Python.
+    """
+    if runtime_name(project.modules, source) != name and any(f"{name}." in edit.text for edit in changes):
+        changes.insert(0, runtime_import(source, changes, project.runtime, name))
+        file = ChangedFile(source, apply_edits(source, changes))
+        if file.uses_more(name):
+            return file
+        del changes[0]  # the name is in a text alone
     file = ChangedFile(source, apply_edits(source, changes))
-    if not file.uses_runtime or runtime_name(project.modules, source) == name:
-        return file
-    line = runtime_import(source, changes, project.runtime, name)
-    file = ChangedFile(source, apply_edits(source, [line, *changes]))
-    _parsed(source, file.text)
+    assert file.parsed
     return file
 
 
@@ -96,19 +114,6 @@ def runtime_import(source: Source, changes: list[Edit], runtime: str, name: str)
     return import_edit(source, line, before=first_use)
 
 
-def places_of_name(nodes: Iterable[ast.AST], name: str = NAME) -> list[ast.Name]:
-    """Return where the name of the runtime is used among the nodes of a file."""
-    return [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
-
-
 def after(project: Project, files: Iterable[ChangedFile]) -> Project:
     """Return a project as it is with its files changed."""
-    return project.with_texts({file.path: file.data for file in files})
-
-
-def _parsed(source: Source, text: str) -> ast.Module:
-    try:
-        return ast.parse(text, source.name)
-    except SyntaxError as error:
-        place = f"{source.name}:{error.lineno}"
-        raise EditConflict(f"{place}: the changed file is not valid Python; this is an error of retrofit") from error
+    return project.with_texts({file.path: file.data for file in files}, {file.path: file.parsed for file in files})

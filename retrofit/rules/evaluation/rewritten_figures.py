@@ -70,10 +70,8 @@ def in_places_of(project: Project, texts: Mapping[Path, str], findings: Iterable
 
 def _take(result: Rewritten, files: list[ChangedFile]) -> None:
     if files:
-        known = {source.path: source for source in result.project.sources}
-        unchanged = [ChangedFile(known[path], text) for path, text in result.texts.items()]
         result.texts.update({file.path: file.text for file in files})
-        result.project = after(result.project, [*unchanged, *files])
+        result.project = after(result.project, files)
 
 
 def _moved(finding: Finding, lines: dict[str, list[int]]) -> Finding:

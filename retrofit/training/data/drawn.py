@@ -8,10 +8,11 @@ from functools import partial
 
 from retrofit.analysis.calls import returns_of
 from retrofit.analysis.flow.sources import Origin, closure, sources
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.fields import given_to_field
 from retrofit.analysis.values.inference import Analysis
-from retrofit.analysis.values.kinds import Instance, Item, LocalClass, Result, Value
+from retrofit.analysis.values.kinds import Instance, Item, LocalClass, Result, Value, Values
 from retrofit.analysis.values.mapped import is_applied
 from retrofit.analysis.values.views import Place, viewed
 from retrofit.training.torch_api.data import (
@@ -242,12 +243,18 @@ def may_be_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
     return any(LOOKS_LIKE_LOADER.search(".".join(name.split(".")[-2:])) for name in names)
 
 
-def builders_of_value(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> set[ast.Call]:
+def builders_of_value(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> frozenset[ast.Call]:
     """Return the calls that can have made the loader that an expression is; without `through`, itself if it is one."""
-    values = closure(analysis.evaluate(node, scope), partial(_sharded, analysis))
-    loaders = [v for v in values if isinstance(v, (Result, Instance)) and is_loader(analysis, v)]
-    made = {loader.call for loader in loaders if loader.call is not None}
+    made = _makers(analysis, analysis.evaluate(node, scope))
     return made if through else made & {node}  # type: ignore[operator]
+
+
+@answered_once
+def _makers(analysis: Analysis, values: Values) -> frozenset[ast.Call]:
+    """Return the calls that have made the loaders among some values, or what these were made from."""
+    found = closure(values, partial(_sharded, analysis))
+    loaders = [v for v in found if isinstance(v, (Result, Instance)) and is_loader(analysis, v)]
+    return frozenset(loader.call for loader in loaders if loader.call is not None)
 
 
 def _sharded(analysis: Analysis, value: Value) -> Iterator[Value]:

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.reachability import calls_named, calls_within
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.flow.stored import set_on_same
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope, own_nodes, place_of
 from retrofit.analysis.values.inference import Analysis
@@ -112,6 +113,7 @@ def _is_before(seed: ast.Call, where: Scope, draw: ast.Call, scope: Scope, inner
     return where not in inner and (where is not scope or place_of(seed) < place_of(draw))
 
 
+@answered_once
 def _stream(analysis: Analysis, call: ast.Call, scope: Scope) -> str:
     """Return what seeds the common stream that a call draws from, "" for a call that draws from none."""
     if any(keyword.arg == "generator" for keyword in call.keywords):

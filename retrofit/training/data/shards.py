@@ -12,6 +12,7 @@ from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.bindings import scope_of
 from retrofit.analysis.flow.calls.arguments import arguments_given
 from retrofit.analysis.flow.sources import closure
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MOST_WRAPPERS = 3  # data sets within one another
 
 
+@answered_once
 def builders_of(analysis: Analysis, loader: Loader) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of DataLoader, or of a class derived from it, that can have made a loader, with their scopes."""
     given = (

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from retrofit.analysis.calls import body_of
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.reachability import known_scopes
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -32,6 +33,7 @@ def runs_in_turn(analysis: Analysis, scope: Scope, node: ast.AST, more: Collecti
     return holds_on_every_path(analysis, node, scope, is_in_turn, lambda site: site.scope in reached)
 
 
+@answered_once
 def _is_in_turn_here(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     inner = node
     for outer in scope.source.ancestors(node):

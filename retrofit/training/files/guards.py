@@ -15,7 +15,7 @@ from retrofit.analysis.files.source import Source
 from retrofit.analysis.flow.calls.graph import holds_on_every_path
 from retrofit.analysis.flow.calls.sites import sites_of
 from retrofit.analysis.flow.main_guard import is_main_guard, is_under_main_of_another
-from retrofit.analysis.memory import Memory
+from retrofit.analysis.memory import Memory, answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import TAKES_OUT
 from retrofit.analysis.scopes import Scope, own_nodes
@@ -118,11 +118,13 @@ def guard_within(analysis: Analysis, output: Output) -> tuple[Edit, ...]:
     return () if output.name in RETURNS_SOMETHING else tuple(surround(scope.source, call, f"({CONDITION} and ", ")"))
 
 
+@answered_once
 def runs_on_one(analysis: Analysis, scope: Scope, node: ast.AST) -> bool:
     """Return whether a node runs on one process only: itself, or every call of its function, is under a test."""
     return holds_on_every_path(analysis, node, scope, partial(_is_on_one, analysis), partial(_is_run, analysis))
 
 
+@answered_once
 def _is_on_one(analysis: Analysis, node: ast.AST, scope: Scope) -> bool:
     """Return whether a test around a node, or what its function is, lets one process alone run it."""
     if side_of(analysis, scope, node) in (MAIN, UNCLEAR) or analysis.spawned.runs_once(scope) or is_for_main(scope):

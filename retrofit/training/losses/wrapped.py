@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 
 from retrofit.analysis.flow.sources import Origin, closure, functions_run, origins
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Item, LocalFunction, Result, Value
 from retrofit.training.torch_api.modules import MODULE_CONTAINERS, WRAPPERS
 
 
+@answered_once
 def functions_inside(analysis: Analysis, node: ast.Call, scope: Scope) -> list[LocalFunction]:
     """Return the functions of the project whose result a call is, `forward` for one of a model."""
     found = functions_run(analysis, node, scope)

@@ -8,6 +8,7 @@ import re
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import functions_reached, holds_on_every_path
 from retrofit.analysis.flow.reachability import calls_within
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
@@ -16,6 +17,7 @@ from retrofit.training.torch_api.modules import ATTACKING, DERIVING, GRADIENTS_O
 
 from ..loops import Frame, Path
 
+SWITCHING = (ast.Name, ast.Attribute, ast.Call)  # expressions that can switch gradients on
 USING_GRADIENTS = (*DERIVING, *ATTACKING)  # libraries
 # In the names of what is called, and of attributes.
 USES_GRADIENTS = re.compile(r"(?!zero_grad$).*(step|grad|data|optim|update|clip|apply|train|learn|fit)")
@@ -120,17 +122,22 @@ def switches_on(analysis: Analysis, root: ast.AST, scope: Scope) -> bool:
     That needs no gradients around it: `enable_grad`, `set_grad_enabled(True)`, `inference_mode(False)`,
     `autograd.grad`, `loss.backward()`, a function decorated so, and libraries of attacks.
     """
-    nodes = [(node, scope) for node in walk(root)]
-    calls = [(node, scope) for node in walk(root) if isinstance(node, ast.Call)]
-    for function in functions_reached(analysis, calls):
-        nodes += [(node, function.scope) for node in own_nodes(function.node)]
-        nodes += [(node, function.scope.parent or scope) for node in _decorators(function)]
-    return any(isinstance(node, ast.expr) and _switches_on(analysis, node, where) for node, where in nodes)
+    nodes = list(walk(root))
+    if any(isinstance(node, SWITCHING) and _switches_on(analysis, node, scope) for node in nodes):
+        return True
+    calls = [(node, scope) for node in nodes if isinstance(node, ast.Call)]
+    return any(_is_switching(analysis, function) for function in functions_reached(analysis, calls))
 
 
-def _decorators(function: LocalFunction) -> list[ast.expr]:
-    decorators = getattr(function.node, "decorator_list", [])
-    return [part for node in decorators for part in walk(node) if isinstance(part, ast.expr)]
+@answered_once
+def _is_switching(analysis: Analysis, function: LocalFunction) -> bool:
+    """Return whether a function computes gradients on its own, or is decorated so."""
+    scope = function.scope
+    decorators = [part for node in getattr(function.node, "decorator_list", []) for part in walk(node)]
+    around = [part for part in decorators if isinstance(part, SWITCHING)]
+    return any(_switches_on(analysis, node, scope) for node in own_nodes(function.node).of(*SWITCHING)) or any(
+        _switches_on(analysis, node, scope.parent or scope) for node in around
+    )
 
 
 def _switches_on(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.flow.variables import Variable
+from retrofit.analysis.memory import answered_once
+from retrofit.analysis.nodes import Places
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction, Member, Result, Value
@@ -148,29 +150,38 @@ class _Trained:
         )
 
 
-def reachable_from_loops(
-    analysis: Analysis, paths: list[Path], innermost: bool = False
-) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield every node that the training loops run, in functions that they call too.
+def reachable_from_loops(analysis: Analysis, paths: list[Path], innermost: bool = False) -> Places[Scope]:
+    """Return every node that the training loops run, in functions that they call too.
 
     An epoch with its evaluation, or with `innermost` what is done for each batch.
     """
+    return _run_by_loops(analysis, tuple(paths), innermost)
+
+
+@answered_once
+def _run_by_loops(analysis: Analysis, paths: tuple[Path, ...], innermost: bool) -> Places[Scope]:
     loops = dict(path.loops[0 if innermost else -1] for path in paths)
-    without = never_in_steps(paths) if innermost else {}
+    without = never_in_steps(list(paths)) if innermost else {}
     if not any(without.values()):
-        yield from nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops.items()])
-        return
+        return Places(nodes_run(analysis, [(loop, frame.scope) for loop, frame in loops.items()]))
     found: dict[ast.AST, Scope] = {}
     for loop, frame in loops.items():
         found.update(nodes_run(analysis, [(loop, frame.scope)], without.get(loop, ())))
-    yield from found.items()
+    return Places(found.items())
 
 
-def run_by_training(analysis: Analysis, paths: list[Path]) -> Iterator[tuple[Call, ast.expr]]:
-    """Yield the calls in everything that the training loops run, with the expression of what may be a model."""
-    for node, scope in reachable_from_loops(analysis, paths):
-        if not isinstance(node, ast.Call):
-            continue
+def run_by_training(analysis: Analysis, paths: list[Path]) -> list[tuple[Call, ast.expr]]:
+    """Return the calls in everything that the training loops run, with the expression of what may be a model."""
+    return _calls_of_training(analysis, tuple(paths))
+
+
+@answered_once
+def _calls_of_training(analysis: Analysis, paths: tuple[Path, ...]) -> list[tuple[Call, ast.expr]]:
+    return list(_calls_run(analysis, paths))
+
+
+def _calls_run(analysis: Analysis, paths: tuple[Path, ...]) -> Iterator[tuple[Call, ast.expr]]:
+    for node, scope in reachable_from_loops(analysis, list(paths)).of(ast.Call):
         module = module_run(analysis, node, scope)
         if module is not None:
             yield Call(node, scope), module
@@ -201,7 +212,7 @@ def _of_wrapper(value: Value) -> bool:
 
 def _of_libraries(analysis: Analysis, paths: list[Path], is_trained: _Trained) -> Iterator[tuple[Call, ast.expr]]:
     """Yield the calls by which losses come from methods of libraries, with the expressions of their models."""
-    nodes = list(reachable_from_loops(analysis, paths, innermost=True))
+    nodes = reachable_from_loops(analysis, paths, innermost=True)
     for call, scope, name, model in library_calls(analysis, nodes, paths, is_trained.is_given):
         yield Call(call, scope, name), model
 

@@ -11,6 +11,7 @@ from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.branches import exits_before, is_in_body
 from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Variable
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Binding, Scope
 from retrofit.analysis.values.inference import Analysis
@@ -20,9 +21,12 @@ from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_CONTAINERS
 
 def is_module(analysis: Analysis, value: Value) -> bool:
     """Return whether a value is a torch.nn.Module of a class of the project."""
-    return isinstance(value, Instance) and any(
-        name.startswith(MODULE_PACKAGES) or name.endswith(".Module") for name in analysis.classes.bases(value.scope)
-    )
+    return isinstance(value, Instance) and _is_class_of_modules(analysis, value.scope)
+
+
+@answered_once
+def _is_class_of_modules(analysis: Analysis, kind: Scope) -> bool:
+    return any(name.startswith(MODULE_PACKAGES) or name.endswith(".Module") for name in analysis.classes.bases(kind))
 
 
 def is_model(analysis: Analysis, value: Value) -> bool:

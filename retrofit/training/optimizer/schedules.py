@@ -12,6 +12,7 @@ from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
@@ -121,6 +122,7 @@ def batch_sizes(project: Project) -> list[Place]:
     return found
 
 
+@answered_once
 def sizes_of_steps(project: Project) -> list[Place]:
     """Return what a training may count its steps by: the batch sizes of its loaders, and of the batches it draws."""
     drawn = [size for draw in project.draws.batches.values() for size in draw.sizes]

@@ -14,6 +14,7 @@ from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.graph import nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import Places, children
 from retrofit.analysis.scopes import Scope, own_calls
 from retrofit.analysis.values.kinds import Item, name_of
@@ -34,11 +35,16 @@ CHOOSING = (*BRANCHES, *MATCH, ast.BoolOp, ast.For, ast.Call)
 GIVES_TURNS = frozenset({"range"}.union(name.rpartition(".")[2] for name in ORDERS | PICKS))  # for i in permutation(3)
 
 
-def drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield the expressions, drawn at random, by which the training on a batch chooses what it does.
+@answered_once
+def drawn_choices(project: Project) -> list[tuple[ast.expr, Scope]]:
+    """Return the expressions, drawn at random, by which the training on a batch chooses what it does.
 
     Not those in a loop over the samples, of which each has a choice of its own on any number of processes.
     """
+    return list(_drawn_choices(project))
+
+
+def _drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     seen: set[ast.AST] = set()
     for node, scope in run_for_batches(project).of(*CHOOSING):
         if node in seen:

@@ -15,6 +15,7 @@ from retrofit.analysis.calls import argument_for, last_name
 from retrofit.analysis.flow.calls.graph import nodes_in, nodes_run
 from retrofit.analysis.flow.operands import inputs
 from retrofit.analysis.flow.sources import Origin, origins
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Result
@@ -34,11 +35,16 @@ if TYPE_CHECKING:
     from retrofit.training import Project
 
 
-def draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
-    """Yield the draws that the loss of a batch is computed from, and that are not one for each of its samples.
+@answered_once
+def draws_per_batch(project: Project) -> list[tuple[ast.Call, Scope]]:
+    """Return the draws that the loss of a batch is computed from, and that are not one for each of its samples.
 
     Those of a step, and those of the function by which a loader puts a batch together.
     """
+    return list(_draws_per_batch(project))
+
+
+def _draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
     if project.distribution.is_by_hand:
         return  # what each rank is to draw is written there
     seen: set[ast.AST] = set()

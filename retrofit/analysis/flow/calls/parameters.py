@@ -41,10 +41,10 @@ def given_for(
 
 def _after_spread(site: CallSite, function: Function, names: list[str], name: str) -> tuple[ast.expr, Scope] | None:
     """Return what a call gives after `*values` for a parameter of a function that is given all of them by place."""
-    given, parameters = site.positional(), function.args
+    given, parameters = site.positional, function.args
     spread = [number for number, (part, _) in enumerate(given) if isinstance(part, ast.Starred)]
     place = names.index(name) - len(names) + len(given)
-    is_open = parameters.vararg or parameters.kwonlyargs or parameters.defaults or site.keywords()
+    is_open = parameters.vararg or parameters.kwonlyargs or parameters.defaults or site.keywords
     return given[place] if len(spread) == 1 and not is_open and place > spread[0] else None
 
 
@@ -55,8 +55,8 @@ def _of_spread(site: CallSite, names: list[str], name: str, keys: Keys) -> Itera
         values, key, where = entry
         yield values, where, (key, *keys)
         return
-    yield from ((part.value, where, (name, *keys)) for part, where in site.keywords() if part.arg is None)
-    spread = [(part.value, where) for part, where in site.positional() if isinstance(part, ast.Starred)]
+    yield from ((part.value, where, (name, *keys)) for part, where in site.keywords if part.arg is None)
+    spread = [(part.value, where) for part, where in site.positional if isinstance(part, ast.Starred)]
     yield from ((*place, (Key.ELEMENT, *keys)) for place in spread)
 
 
@@ -65,13 +65,13 @@ def _of_rest(site: CallSite, name: str, scope: Scope, keys: Keys) -> Iterator[Gi
     parameters = scope.node.args  # type: ignore[union-attr]
     key, rest = keys[0], keys[1:]
     if parameters.vararg is not None and name == parameters.vararg.arg:
-        given = site.positional()[len(given_parameters(scope)) - len(parameters.kwonlyargs) :]
-        is_index = isinstance(key, int) and not any(isinstance(part, ast.Starred) for part, _ in site.positional())
+        given = site.positional[len(given_parameters(scope)) - len(parameters.kwonlyargs) :]
+        is_index = isinstance(key, int) and not any(isinstance(part, ast.Starred) for part, _ in site.positional)
         for part, where in given[key:][:1] if is_index else given:  # type: ignore[index]
             is_spread = isinstance(part, ast.Starred)
             yield (part.value, where, (Key.ELEMENT, *rest)) if is_spread else (part, where, rest)  # type: ignore[attr-defined]
     elif parameters.kwarg is not None and name == parameters.kwarg.arg:
-        for keyword, where in site.keywords():
+        for keyword, where in site.keywords:
             if keyword.arg is None or (key is not Key.ELEMENT and may_be(keyword.arg, key)):
                 yield keyword.value, where, rest if keyword.arg else keys
 

@@ -33,11 +33,12 @@ def unknown_iterators(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     """
     if project.distribution.is_by_hand:
         return
+    may_draw = any("next" in source.text for source in project.sources)  # the search for what a loss has is long
     found: dict[ast.expr, Scope] = {}
     for path in (path for path in project.paths if draws_from(project.loaders, path)):
         frame = path.frames[0]
-        start = Origin(frame.node.func.value, frame.scope)  # type: ignore[attr-defined]
-        for origin in origins(project.analysis, [start], lambda origin: list(inputs(project.analysis, origin))):
+        starts = [Origin(frame.node.func.value, frame.scope)] if may_draw else []  # type: ignore[attr-defined]
+        for origin in origins(project.analysis, starts, lambda origin: list(inputs(project.analysis, origin))):
             for drawn in _drawn(origin):
                 if _is_unknown(project.analysis, drawn, origin.scope):
                     found[drawn] = origin.scope

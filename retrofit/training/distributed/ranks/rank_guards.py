@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.bindings import arguments_for, bindings_of
 from retrofit.analysis.flow.branches import is_in_body
-from retrofit.analysis.memory import Memory
+from retrofit.analysis.memory import Memory, answered_once
 from retrofit.analysis.nodes import COMPREHENSIONS, walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope
@@ -25,6 +25,7 @@ FLIPPED = {MAIN: OTHERS, OTHERS: MAIN}
 OF_COMPREHENSIONS = (*COMPREHENSIONS, ast.comprehension)
 
 
+@answered_once
 def side_of(analysis: Analysis, scope: Scope, node: ast.AST) -> str:
     """Return which processes run a node when all of them run its function: MAIN, OTHERS, UNCLEAR, or "" for all."""
     found = [side for side, _ in _sides(analysis, scope, node) if side]

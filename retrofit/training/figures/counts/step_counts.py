@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reachability import reached_nodes
+from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.training.torch_api.runtime import OWN_BATCHES, SIZES_OF_RANKS
@@ -46,8 +47,13 @@ class StepCount:
     sizes: tuple[Place, ...]
 
 
-def step_counts(project: Project) -> Iterator[StepCount]:
-    """Yield the numbers of steps of a training: of its loops, of what figures are divided by, of lists of figures."""
+@answered_once
+def step_counts(project: Project) -> list[StepCount]:
+    """Return the numbers of steps of a training: of its loops, of what figures are divided by, of lists of figures."""
+    return list(_step_counts(project))
+
+
+def _step_counts(project: Project) -> Iterator[StepCount]:
     sizes = sizes_of_steps(project)
     drawn = {size for draw in project.draws.batches.values() for size in draw.sizes}
     if project.distribution.is_by_hand or not any(counts_batches(project, *p, sizes) for p in _divisions(project)):
@@ -85,8 +91,13 @@ def counted_by_evaluations(project: Project) -> set[ast.AST]:
     return project.analysis.fact("counted by evaluations", found)
 
 
-def unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
-    """Yield what figures of an epoch are divided by: samples by a batch size that is not known to be the training's."""
+@answered_once
+def unknown_step_counts(project: Project) -> list[tuple[ast.expr, Scope]]:
+    """Return what figures of an epoch are divided by: samples by a size that is not known to be of the training."""
+    return list(_unknown_step_counts(project))
+
+
+def _unknown_step_counts(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
     if project.distribution.is_by_hand:
         return
     sizes, batches = sizes_of_steps(project), set(project.in_batches)

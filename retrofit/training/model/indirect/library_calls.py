@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.variables import Variable
+from retrofit.analysis.nodes import Places
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalClass, LocalFunction, Result
@@ -25,10 +26,10 @@ Run = tuple[ast.Call, Scope, str, ast.expr]  # with the name of what is run, and
 
 
 def library_calls(
-    analysis: Analysis, nodes: list[tuple[ast.AST, Scope]], paths: list[Path], is_trained: Callable[[Variable], bool]
+    analysis: Analysis, nodes: Places[Scope], paths: list[Path], is_trained: Callable[[Variable], bool]
 ) -> list[Run]:
     """Return those of some nodes by which a loss is computed with a method, or a part, of a model in training."""
-    found = [run for node, scope in nodes if isinstance(node, ast.Call) for run in runs_of(analysis, node, scope)]
+    found = [run for node, scope in nodes.of(ast.Call) for run in runs_of(analysis, node, scope)]
     found = [run for run in found if any(map(is_trained, held_in(analysis, run[3], run[1])[0]))]
     computing = losses_computed_from(analysis, paths) if found else set()
     return [run for run in found if run[0] in computing]
