@@ -207,5 +207,7 @@ def prepares_itself(name: str) -> bool:
 def parameters_to_download(names: Collection[str]) -> list[str]:
     """Return the parameters up to `download` of the data set that one of these names is, none of another one."""
     classes = {name.rpartition(".")[2] for name in names if name.startswith(TORCHVISION)}
+    if not classes:
+        return []
     places = [place for place, listed in DOWNLOAD_PLACES.items() if classes.intersection(listed.split())]
     return ["_"] * places[0] + ["download"] if places else []
