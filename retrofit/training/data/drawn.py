@@ -245,12 +245,12 @@ def may_be_loader(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
 
 def builders_of_value(analysis: Analysis, node: ast.expr, scope: Scope, through: bool = True) -> frozenset[ast.Call]:
     """Return the calls that can have made the loader that an expression is; without `through`, itself if it is one."""
-    made = _makers(analysis, analysis.evaluate(node, scope))
+    made = _loader_calls(analysis, analysis.evaluate(node, scope))
     return made if through else made & {node}  # type: ignore[operator]
 
 
 @answered_once
-def _makers(analysis: Analysis, values: Values) -> frozenset[ast.Call]:
+def _loader_calls(analysis: Analysis, values: Values) -> frozenset[ast.Call]:
     """Return the calls that have made the loaders among some values, or what these were made from."""
     found = closure(values, partial(_sharded, analysis))
     loaders = [v for v in found if isinstance(v, (Result, Instance)) and is_loader(analysis, v)]
