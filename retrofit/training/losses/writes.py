@@ -95,3 +95,21 @@ def _in_place(scope: Scope) -> dict[str, list[ast.AugAssign]]:
             scope.source.parents[statement] = scope.source.parents[node]
             found[call.func.value.id].append(statement)
     return found
+
+
+def sorted_in_place(analysis: Analysis, scope: Scope) -> dict[str, ast.Call]:
+    """Return `losses.sort()`, statements of their own in a scope, by name: a list has its entries in their order."""
+
+    def found() -> dict[str, ast.Call]:
+        calls = (node.value for node in own_nodes(scope.node) if isinstance(node, ast.Expr))
+        return {
+            call.func.value.id: call
+            for call in calls
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "sort"
+            if isinstance(call.func.value, ast.Name)
+        }
+
+    known: dict[Scope, dict[str, ast.Call]] = analysis.fact("sorted in place", dict)
+    if scope not in known:
+        known[scope] = found()
+    return known[scope]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
@@ -38,11 +38,22 @@ def may_have_one_axis(project: Project, node: ast.expr, scope: Scope) -> bool:
 
     What a loader gives may be labels; what a layer gives has an axis of features, until one is taken away.
     """
+    return _may_have_one(project, node, scope, lambda origin: _has_one(project, origin) or _shows_one(project, origin))
+
+
+def is_left_one_axis(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a tensor seems to have no axis but that of the samples, also where one is asked for from its end.
+
+    The losses of single samples, a column of the outputs, or what is flattened.
+    """
+    return _may_have_one(project, node, scope, lambda origin: _has_one(project, origin))
+
+
+def _may_have_one(project: Project, node: ast.expr, scope: Scope, shows: Callable[[Origin], bool]) -> bool:
     known = number_of_axes(project.analysis, node, scope)
     if known is not None:
         return known == 1
-    found = closure([Origin(node, scope)], lambda origin: _before(project, origin))
-    return any(_shows_one(project, origin) for origin in found)
+    return any(map(shows, closure([Origin(node, scope)], lambda origin: _before(project, origin))))
 
 
 def is_tensor(analysis: Analysis, node: ast.expr, scope: Scope) -> bool:
@@ -76,10 +87,17 @@ def _operand(node: ast.Call, scope: Scope) -> list[ast.expr]:
 
 
 def _shows_one(project: Project, origin: Origin) -> bool:
+    """Return whether this is drawn by a loop over batches, or a function takes an axis away."""
     node, scope = origin.node, origin.scope
     if isinstance(node, ast.Name):
         bindings = (scope.find(node.id) or (scope, []))[1]
         return any(binding.node in project.batch_values.loops for binding in bindings)
+    is_removed = isinstance(node, ast.Call) and last_name(node) in REMOVES
+    return is_removed and not any(k.arg in ("keepdim", "keepdims") for k in node.keywords)  # type: ignore[union-attr]
+
+
+def _has_one(project: Project, origin: Origin) -> bool:
+    node, scope = origin.node, origin.scope
     if isinstance(node, ast.Subscript):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
         kept = [part for part in parts if isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...)]
@@ -92,6 +110,4 @@ def _shows_one(project: Project, origin: Origin) -> bool:
         return True
     if name in VIEWS:
         return [ast.unparse(part) for part in rest] == ["-1"]
-    if name in FLATTENS:
-        return not rest and not node.keywords
-    return name in REMOVES and not any(k.arg in ("keepdim", "keepdims") for k in node.keywords)
+    return name in FLATTENS and not rest and not node.keywords

@@ -36,8 +36,8 @@ def axes_of(node: ast.Call, rest: list[ast.expr], scope: Scope) -> tuple[tuple[i
     keeps = keeps or (len(rest) > 1 and getattr(rest[1], "value", None) is True)
     if given is None or (isinstance(given, ast.Constant) and given.value is None):
         return None, keeps
-    if len(rest) > 1 and all(_number(part) is not None for part in rest):
-        return tuple(n for part in rest if (n := _number(part)) is not None), keeps  # x.sum(1, 2)
+    if len(rest) > 1 and all(number_in(part) is not None for part in rest):
+        return tuple(n for part in rest if (n := number_in(part)) is not None), keeps  # x.sum(1, 2)
     return _numbers(given, scope), keeps
 
 
@@ -50,7 +50,7 @@ def axis_along(node: ast.Call, name: str, rest: list[ast.expr], scope: Scope) ->
 
 def _numbers(node: ast.expr, scope: Scope, depth: int = 4) -> tuple[int, ...]:
     """Return the numbers in an expression for axes; those that only follow from a shape are left out."""
-    number = _number(node)
+    number = number_in(node)
     if number is not None:
         return (number,)
     if isinstance(node, ast.Starred):
@@ -62,7 +62,7 @@ def _numbers(node: ast.expr, scope: Scope, depth: int = 4) -> tuple[int, ...]:
     if isinstance(node, ast.Call) and node.args:
         name = last_name(node)
         if name == "range":
-            first = _number(node.args[0]) if len(node.args) > 1 else 0
+            first = number_in(node.args[0]) if len(node.args) > 1 else 0
             return (first,) if first is not None else ()
         return _numbers(node.args[0], scope, depth) if name in ("tuple", "list") else ()
     if isinstance(node, ast.IfExp):
@@ -79,9 +79,10 @@ def _values(node: ast.Name | ast.Attribute, scope: Scope) -> list[tuple[ast.expr
     return []
 
 
-def _number(node: ast.expr) -> int | None:
+def number_in(node: ast.expr) -> int | None:
+    """Return the number that an expression is, None where it is not written as one."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
+        inner = number_in(node.operand)
         return None if inner is None else -inner
     is_number = isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)
     return node.value if is_number else None  # type: ignore[attr-defined]
@@ -96,30 +97,30 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
         return replace(kind, axis=FLAT) if is_whole else kind
     if name in VIEWS and rest:
         shape = list(rest[0].elts) if isinstance(rest[0], (ast.Tuple, ast.List)) else rest
-        if len(shape) == 1 and _number(shape[0]) == -1:
+        if len(shape) == 1 and number_in(shape[0]) == -1:
             return replace(kind, axis=FLAT)
-        if kind.axis not in (0, FLAT) and _number(shape[-1]) == -1:
+        if kind.axis not in (0, FLAT) and number_in(shape[-1]) == -1:
             return replace(kind, axis=-1)  # classes first, the batch is merged into the rest
-        first = 1 if _number(shape[0]) == 1 and len(shape) > 2 else 0  # view(1, n, -1)
+        first = 1 if number_in(shape[0]) == 1 and len(shape) > 2 else 0  # view(1, n, -1)
         return replace(kind, axis=_with_size_of_batch(shape, scope, sizes, FLAT if kind.axis == FLAT else first))
     if name == "permute":
         order = tuple(n for part in rest for n in _numbers(part, scope))  # of (1, 0, *rest) the beginning
         return replace(kind, axis=order.index(kind.axis)) if kind.axis in order else kind
     if name in ("movedim", "moveaxis") and len(rest) == 2:
-        return replace(kind, axis=_moved(kind.axis, _number(rest[0]), _number(rest[1])))
+        return replace(kind, axis=_moved(kind.axis, number_in(rest[0]), number_in(rest[1])))
     if name in ("transpose", "swapaxes", "swapdims") and len(rest) == 2:
-        one, other = _number(rest[0]), _number(rest[1])
+        one, other = number_in(rest[0]), number_in(rest[1])
         moved = {one: other, other: one}.get(kind.axis, kind.axis)
         return replace(kind, axis=moved) if moved is not None else kind
     if name in ("t", "adjoint"):
         return replace(kind, axis=1 if kind.axis == 0 else 0)
-    if name == "unflatten" and len(rest) == 2 and _number(rest[0]) == kind.axis:
+    if name == "unflatten" and len(rest) == 2 and number_in(rest[0]) == kind.axis:
         parts = _numbers(rest[1], scope)[:1]  # (1, -1) has the samples second, (-1, n) n of them side by side
         apart = replace(kind, axis=kind.axis + 1)
         return kind if parts == (-1,) else apart if parts == (1,) else kinds.coupled_by(kind, (node, scope), kinds.ROWS)
     if name == "unbind" and (axes_of(node, rest, scope)[0] or (0,)) == (0,):
         return kinds.entry(kind)
-    if name == "unsqueeze" and rest and _number(rest[0]) == 0 and kind.axis != FLAT:
+    if name == "unsqueeze" and rest and number_in(rest[0]) == 0 and kind.axis != FLAT:
         return replace(kind, axis=kind.axis + 1)
     if name == "rearrange" and rest and isinstance(rest[0], ast.Constant):
         return replace(kind, axis=_after_rearranging(str(rest[0].value), kind.axis))
@@ -150,10 +151,10 @@ def _counts_samples(node: ast.expr, scope: Scope, sizes: Sizes, depth: int = 4) 
     if isinstance(node, ast.BinOp):
         return any(_counts_samples(part, scope, sizes, depth) for part in (node.left, node.right))
     if isinstance(node, ast.Subscript):
-        return _is_shape(node.value) and _number(node.slice) == sizes.axis_of(_shaped(node.value), scope)
+        return _is_shape(node.value) and number_in(node.slice) == sizes.axis_of(_shaped(node.value), scope)
     if isinstance(node, ast.Call):
         if last_name(node) == "size" and isinstance(node.func, ast.Attribute) and len(node.args) == 1:
-            return _number(node.args[0]) == sizes.axis_of(node.func.value, scope)
+            return number_in(node.args[0]) == sizes.axis_of(node.func.value, scope)
         return last_name(node) == "len"
     if not isinstance(node, ast.Name) or not depth:
         return False
@@ -181,13 +182,13 @@ def _is_shape(node: ast.expr) -> bool:
 
 def _starts_after_batch(node: ast.Call, rest: list[ast.expr]) -> bool:
     starts = [k.value for k in node.keywords if k.arg == "start_dim"] or rest[:1]
-    number = _number(starts[0]) if starts else 0
+    number = number_in(starts[0]) if starts else 0
     return number is not None and number >= 1
 
 
 def _ends_early(node: ast.Call, rest: list[ast.expr]) -> bool:
     ends = [k.value for k in node.keywords if k.arg == "end_dim"] or rest[1:2]
-    return bool(ends) and _number(ends[0]) != -1
+    return bool(ends) and number_in(ends[0]) != -1
 
 
 def _after_rearranging(pattern: str, axis: int) -> int:
@@ -220,7 +221,7 @@ def after_index(axis: int, index: ast.expr) -> int:
             continue
         if before == axis:
             return after
-        before, after = before + 1, after + (_number(part) is None)
+        before, after = before + 1, after + (number_in(part) is None)
     return after + axis - before
 
 

@@ -73,7 +73,11 @@ WITH_ENTRIES = {"tensor", "new_tensor", "normal", "uniform"}  # made of their ar
 MEANS = (MEAN, "batchmean", COUNTED_MEAN)
 PRODUCTS_OF = {"mm": 1, "matmul": 1, "mv": 1, "addmm": 2, "addmv": 2}  # the place of the second factor
 STATISTICAL = {"scipy", "sklearn"}  # packages that compute nothing with a gradient
-FOLDS = {"max": "builtins", "min": "builtins", "sorted": "builtins", "reduce": "functools", "accumulate": "itertools"}
+FOLDS = {
+    **dict.fromkeys(("max", "min", "sorted"), "builtins"), "reduce": "functools", "accumulate": "itertools",
+    **dict.fromkeys(("nlargest", "nsmallest"), "heapq"),
+}  # fmt: skip
+GIVE_SAMPLES = ("sorted", "accumulate", "nlargest", "nsmallest")  # folds with several entries
 NUMBERS = {"len", "int", "float", "range", "isinstance", "max", "min"}
 
 
@@ -293,7 +297,7 @@ class CallReader:
         is_sum = name == "reduce" and "operator.add" in self.analysis.named(node.args[0], scope)
         if not found.has_rows or (entries == {LAYERS} and found.axis == 0):
             return found if is_sum else None
-        return kinds.coupled_by(found, (node, scope), kinds.ROWS if name in ("sorted", "accumulate") else kinds.COUPLED)
+        return kinds.coupled_by(found, (node, scope), kinds.ROWS if name in GIVE_SAMPLES else kinds.COUPLED)
 
     def _contracted(
         self, node: ast.Call, left: ast.expr, rest: list[ast.expr], scope: Scope, frame: Frame | None
@@ -358,7 +362,8 @@ class CallReader:
         if is_python and not rest and (found.has_rows or found.parts == {kinds.UNKNOWN}):
             if not found.has_rows:
                 return found  # of losses by their names, say
-            return self.noted(kinds.with_leaf(kinds.summed_up(found), (node, scope)), node)
+            summed = replace(kinds.summed_up(found), coupled=found.coupled)
+            return self.noted(kinds.with_leaf(summed, (node, scope)), node)
         axes, keeps = axes_of(node, rest, scope)
         if found.has_rows and found.axis == 0 and self.rows.may_be_first(of, axes, scope):
             return kinds.coupled_by(found, (node, scope))  # a sum of each sample, or of them all

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import argument_for
 from retrofit.analysis.scopes import Scope
-from retrofit.analysis.values.kinds import Instance
+from retrofit.analysis.values.kinds import Display, Instance
 from retrofit.training.data.batch_values import BATCH
 from retrofit.training.model.modules import is_module
 from retrofit.training.torch_api.tensors import (
@@ -32,9 +32,9 @@ from retrofit.training.torch_api.tensors import (
 )
 
 from ..gathering.dimensions import number_of_axes
-from ..gathering.one_axis import may_have_one_axis
+from ..gathering.one_axis import is_left_one_axis, may_have_one_axis
 from . import kinds
-from .axes import Sizes, axes_of, axis_along, reshaped
+from .axes import Sizes, axes_of, axis_along, number_in, reshaped
 from .kinds import Kind
 from .library import library_reduction, raised_norm
 
@@ -172,13 +172,15 @@ class RowFunctions:
     def _of_all_entries(self, call: Applied, found: Kind) -> Kind:
         """Return the kind of what is made of many entries together: the order of all, their norm."""
         name, node, scope = call.name, call.node, call.scope
-        axes, _ = axes_of(node, call.rest[BEFORE_AXIS.get(name, 0) :], scope)
+        axes = self._axes(call, call.rest[BEFORE_AXIS.get(name, 0) :])
         number = number_of_axes(self.analysis, call.of, scope)
         is_of_all = name == "topk" and any(self.reader.size_factors.of(size, scope) for size in call.rest[:1])
         is_of_all |= name in SORTS and axes is None and may_have_one_axis(self.reader.project, call.of, scope)
+        is_of_all |= axes == (-1,) and is_left_one_axis(self.reader.project, call.of, scope)
         is_of_all |= number == 1
         if axes is None and name in SORTS - SORTS_ALL and found.axis != kinds.FLAT and not is_of_all:
             axes = (-1,)
+        axes = (0,) if axes == (-1,) and is_of_all else axes
         if axes is not None and self.may_be_first(call.of, axes, scope):
             axes = (*axes, 0)
         if axes is not None and number is not None:
@@ -190,6 +192,14 @@ class RowFunctions:
             return self.reader.calls.noted(reduced, node)
         part = kinds.ROWS if name in SORTS and (name not in SORTS_ALL or axes is not None) else kinds.COUPLED
         return kinds.coupled_by(found, (node, scope), part, found.axis)
+
+    def _axes(self, call: Applied, rest: list[ast.expr]) -> tuple[int, ...] | None:
+        """Return the axes that a function goes along, also by a parameter that has one number in all calls."""
+        axes, _ = axes_of(call.node, rest, call.scope)
+        given = next((k.value for k in call.node.keywords if k.arg in ("dim", "axis")), rest[0] if rest else None)
+        values = self.analysis.evaluate(given, call.scope) if axes == () and isinstance(given, ast.Name) else ()
+        numbers = {number_in(value.node) if isinstance(value, Display) else None for value in values}
+        return (numbers.pop(),) if len(numbers) == 1 and None not in numbers else axes  # type: ignore[return-value]
 
     def _counted(self, call: Applied, found: Kind) -> Kind:
         """Return the kind of what counts values in the batch: a sum, where as many are counted in each process."""

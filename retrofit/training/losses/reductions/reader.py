@@ -25,7 +25,7 @@ from ..divisions import COUNT, NOTHING, SIZE
 from ..divisions import Reader as DivisorReader
 from ..gathering.one_axis import is_tensor
 from ..rows.scattered import scattered
-from ..writes import changes_in_place
+from ..writes import changes_in_place, sorted_in_place
 from . import kinds
 from .attributes import AttributeReader
 from .axes import after_index, is_of_whole
@@ -149,6 +149,9 @@ class LossReader:
             first = self.changed(first, binding.node, owner, frame)  # type: ignore[arg-type]
         for statement in changes_in_place(self.analysis, owner).get(node.id, []):
             first = self.changed(first, statement, owner, frame)
+        order = sorted_in_place(self.analysis, owner).get(node.id)
+        if order is not None and first.has_rows:
+            first = kinds.coupled_by(first, (order, owner), kinds.ROWS, first.axis)
         return self.with_entries_changed(first, node, scope, frame, keys)
 
     def with_entries_changed(self, kind: Kind, node: ast.expr, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.flow.sources import MOST_ORIGINS, Origin, closure, entries, sources
@@ -63,7 +64,7 @@ def backward_kind(project: Project, backward: ast.Call, scope: Scope, reader: Lo
     assert isinstance(backward.func, ast.Attribute)
     kind = (reader or reader_of(project)).kind(backward.func.value, scope)
     has_gradient = bool(backward.args) or any(keyword.arg == "gradient" for keyword in backward.keywords)
-    return kinds.summed_up(kind) if has_gradient and kind.has_rows else kind
+    return replace(kinds.summed_up(kind), coupled=kind.coupled) if has_gradient and kind.has_rows else kind
 
 
 def is_sum(kind: Kind) -> bool:
