@@ -18,8 +18,11 @@ LOOKS_UP = frozenset({"get", "pop", "setdefault"})
 LISTS_OBJECTS = frozenset({"values", "items"})
 TAKES = LOOKS_UP | LISTS_OBJECTS | {"popleft", "copy", "__getitem__"}
 # Functions that make a container of what another one holds, by their full names and by their own.
-MAPPINGS = frozenset({"dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict"})
-SEQUENCES = frozenset({"list", "tuple", "collections.deque"})
+MAPPINGS = frozenset({
+    "dict", "collections.OrderedDict", "collections.Counter", "collections.defaultdict", "collections.UserDict",
+    "typing.Dict", "typing.OrderedDict", "typing.TypedDict",
+})  # fmt: skip
+SEQUENCES = frozenset({"list", "tuple", "collections.deque", "collections.UserList", "typing.List"})
 SETS = frozenset({"set", "frozenset"})
 COUNTERS = frozenset({"Counter", "fromkeys"})
 # Classes of objects with the attributes that they are given.

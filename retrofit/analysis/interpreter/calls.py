@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..calls import is_method, is_property
-from ..python_api import ADDS_ALL, GOES_THROUGH
+from ..python_api import ADDS_ALL, GOES_THROUGH, MAPPINGS
 from ..scopes import Scope, parameters
 from ..values.attribute_names import is_taken_by_text
 from ..values.fields import fields_of_tuple
@@ -71,7 +71,7 @@ class Calls:
         if not functions and receiver.cells and self._is_same_object(node):
             return receiver
         if functions:
-            ran = self._run_all(node, functions, receiver, self._spread(node, given), named)
+            ran = self._run_all(node, functions, receiver, self.spread(node, given), named)
             if self._meaning(node).may_be_outside:
                 ran = run.domain.either([ran, self._outside(node, receiver, [*given, *named])])
             return run.expressions.settle_draws(ran)
@@ -109,7 +109,7 @@ class Calls:
         is_adding = isinstance(node.func, ast.Attribute) and node.func.attr in ADDS_ALL
         return is_adding or not GOES_THROUGH.isdisjoint(self.run.analysis.called(node, self.run.scope))
 
-    def _spread(self, node: ast.Call, given: list[Flow]) -> list[Flow]:
+    def spread(self, node: ast.Call, given: list[Flow]) -> list[Flow]:
         """Return the arguments that a function gets: of `*values` each value by itself."""
         found: list[Flow] = []
         for part, flow in zip(node.args, given):
@@ -255,6 +255,8 @@ class Calls:
         method = run.analysis.classes.method(made.scope, "__init__")
         if method is not None and not run.domain.is_opaque(node, run.scope):
             self.run_function(node, method, flow, given, named)
+        elif method is None and (containers := run.containers.of_class(made.scope)):
+            run.containers.fill_new(flow.cells, node, self.spread(node, given), named, bool(containers & MAPPINGS))
         elif method is None:
             names = [part.target.id for part in made.scope.node.body if isinstance(part, ast.AnnAssign)]  # type: ignore[union-attr]
             for name, value in zip(names, given):  # a dataclass or a named tuple

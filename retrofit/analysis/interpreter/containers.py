@@ -100,16 +100,48 @@ class Containers:
             if made is not None:
                 run.memory.put(cells, None, made)
             return Flow(cells=cells)
-        for flow in given:
-            for key, held in run.memory.state.held_by(flow.cells):
-                is_pair = len(held.parts) == 2 and bool(names & MAPPINGS)
-                run.memory.put(cells, key, held.parts[1] if is_pair else held)
-            for part in flow.parts:
-                run.memory.put(cells, None, part)
-        for keyword in node.keywords:
-            run.memory.put(cells, keyword.arg, run.expressions.of(keyword.value))
+        named = [(keyword.arg, run.expressions.of(keyword.value)) for keyword in node.keywords]
+        self._put_all(cells, given, named, bool(names & MAPPINGS))
         whole = [replace(flow, cells=frozenset(), parts=()) for flow in given if flow.differs]
         return whole[0] if whole else Flow(cells=cells)
+
+    def fill_new(
+        self, cells: frozenset[Cell], node: ast.Call, given: list[Flow], named: list[Flow], are_pairs: bool
+    ) -> None:
+        """Let objects of a class that is derived from a container hold what its constructor is given."""
+        self._put_all(cells, given, [(k.arg, flow) for k, flow in zip(node.keywords, named)], are_pairs)
+        for flow in given:
+            if flow.differs:
+                self.run.memory.put(cells, None, replace(flow, cells=frozenset(), parts=()))
+
+    def _put_all(
+        self, cells: frozenset[Cell], given: list[Flow], named: list[tuple[str | None, Flow]], are_pairs: bool
+    ) -> None:
+        """Put in what others hold, entries by name, and what `**others` holds; `are_pairs`: of keys and values."""
+        memory = self.run.memory
+        for flow in [*given, *(flow for name, flow in named if name is None)]:
+            for key, held in memory.state.held_by(flow.cells):
+                memory.put(cells, key, held.parts[1] if are_pairs and len(held.parts) == 2 else held)
+            for part in flow.parts:
+                memory.put(cells, None, part)
+        for name, flow in named:
+            memory.put(cells, name, flow)
+
+    def of_class(self, kind: Scope) -> set[str]:
+        """Return the containers that a class of the project is derived from."""
+        return self.run.analysis.classes.bases(kind) & CONTAINERS
+
+    def _base_constructor(self, node: ast.Call, given: list[Flow], named: list[Flow]) -> bool:
+        """Carry out super().__init__(values) and dict.__init__(self, values) of a class derived from a container."""
+        run = self.run
+        owner = node.func.value  # type: ignore[attr-defined]
+        is_super = isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
+        own = run.frame.receiver if is_super else given[0] if given and run.analysis.named(owner, run.scope) else NONE
+        names = {cell: self.of_class(cell.kind) for cell in own.cells if cell.kind is not None}
+        cells = frozenset(cell for cell, containers in names.items() if containers)
+        spread = run.calls.spread(node, given)[0 if is_super else 1 :]
+        self.fill_new(cells, node, spread, named, any(containers & MAPPINGS for containers in names.values()))
+        return bool(cells)
 
     def _default(self, node: ast.Call) -> Flow | None:
         run = self.run
@@ -129,6 +161,8 @@ class Containers:
         if not isinstance(node.func, ast.Attribute) or self.run.domain.written(node, self.run.scope):
             return None
         run, name, flows = self.run, node.func.attr, [*given, *named]
+        if name == "__init__" and self._base_constructor(node, given, named):
+            return NONE
         is_open = self._lists_attributes(node.func.value)
         cells = frozenset(cell for cell in receiver.cells if is_open or self.holds(cell))
         if name in EMPTIES and cells:
@@ -163,7 +197,7 @@ class Containers:
 
     def holds(self, cell: Cell) -> bool:
         """Return whether an object is a list or a dict, or of a class of the project that is derived from them."""
-        return cell.kind is None or bool(self.run.analysis.classes.bases(cell.kind) & CONTAINERS)
+        return cell.kind is None or bool(self.of_class(cell.kind))
 
     def _fill(self, node: ast.Call, cells: frozenset[Cell], name: str, given: list[Flow], named: list[Flow]) -> None:
         run = self.run

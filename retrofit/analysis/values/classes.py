@@ -57,7 +57,8 @@ class Classes:
         for scope in self.mro(class_scope):
             assert isinstance(scope.node, ast.ClassDef)
             for base in scope.node.bases:
-                found |= self._analysis.named(base, scope.parent or scope)
+                plain = base.value if isinstance(base, ast.Subscript) else base  # of dict[str, float]
+                found |= self._analysis.named(plain, scope.parent or scope)
         return found
 
     def mro(self, class_scope: Scope) -> list[Scope]:
