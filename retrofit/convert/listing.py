@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from retrofit.rules.edits.rewrite import ChangedFile
 from retrofit.rules.finding import Finding
-from retrofit.training.steps.step_limits import StepLimit
-from retrofit.training.steps.step_schedules import StepSchedule
+from retrofit.training.steps.counted.step_limits import StepLimit
+from retrofit.training.steps.counted.step_schedules import StepSchedule
 
 from .assumptions import Assumption
 

@@ -136,8 +136,8 @@ def show(conversion: Conversion) -> None:
     from retrofit.training.evaluation.whole_passes import doubtful_passes
     from retrofit.training.losses.reductions.reduction import unread_losses
     from retrofit.training.optimizer.rate_rules import rate_rules
-    from retrofit.training.steps.step_limits import step_limits
-    from retrofit.training.steps.step_schedules import step_schedules
+    from retrofit.training.steps.counted.step_limits import step_limits
+    from retrofit.training.steps.counted.step_schedules import step_schedules
 
     from .listing import lines
 
@@ -193,8 +193,8 @@ def new_files(
     """
     from retrofit.analysis.deep_stack import with_deep_stack
     from retrofit.training.losses.reductions.reduction import unread_losses
-    from retrofit.training.steps.step_limits import step_limits
-    from retrofit.training.steps.step_schedules import step_schedules
+    from retrofit.training.steps.counted.step_limits import step_limits
+    from retrofit.training.steps.counted.step_schedules import step_schedules
 
     from .added.files import additions
     from .added.script_facts import script_facts

@@ -35,6 +35,7 @@ for step, (x, y) in enumerate(loader):
     SHOW
 """
 EMPTY = "class Log({}):\n    pass"
+OWN = "class Log(dict):\n    def __init__(self, values):\n        super().__init__(values)"
 DERIVED = [
     (EMPTY.format("dict"), "print(Log({'hits': hits}))"),
     (EMPTY.format("dict"), "print(Log({'hits': hits})['hits'])"),
@@ -49,7 +50,7 @@ DERIVED = [
     ("class Log(NamedTuple):\n    step: int\n    hits: float", "print(Log(step, hits))"),
     ("class Log(dict):\n    def show(self):\n        for name, value in self.items():\n            print(name, value)",
      "Log({'hits': hits}).show()"),
-    ("class Log(dict):\n    def __init__(self, values):\n        super().__init__(values)", "print(Log({'hits': hits}))"),
+    (OWN, "print(Log({'hits': hits}))"),
     ("class Log(dict):\n    def __init__(self, *values, **more):\n        super().__init__(*values, **more)\n"
      "        self.__dict__ = self", "print(Log(hits=hits).hits)"),
     ("class Base(dict):\n    def __init__(self, values):\n        dict.__init__(self, values)\n\n\n"

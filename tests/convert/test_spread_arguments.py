@@ -8,7 +8,7 @@ import pytest
 from convert.conversion import conversion
 
 from retrofit.training import read_project
-from retrofit.training.steps.step_limits import step_limits
+from retrofit.training.steps.counted.step_limits import step_limits
 
 SCRIPT = """\
 import torch

@@ -9,7 +9,7 @@ from convert.conversion import conversion
 from convert.training_runs import trains_as_one
 from verify.projects.launch import Launcher
 
-from retrofit.training.steps.step_limits import step_limits
+from retrofit.training.steps.counted.step_limits import step_limits
 
 SCRIPT = """\
 import math

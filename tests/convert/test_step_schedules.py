@@ -8,7 +8,7 @@ import pytest
 from convert.conversion import conversion
 
 from retrofit.cli import main
-from retrofit.training.steps.step_schedules import step_schedules
+from retrofit.training.steps.counted.step_schedules import step_schedules
 
 HEAD = """\
 import torch

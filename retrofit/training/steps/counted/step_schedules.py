@@ -17,14 +17,15 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.kinds import Instance, Result
 
-from ..losses.flow import loss_parts
-from ..optimizer.loop_ends import has_loader_length
-from ..optimizer.rates import rates_set
-from ..optimizer.schedules import lengths, single_process_sizes, sizes_of_steps
+from ...losses.flow import loss_parts
+from ...optimizer.loop_ends import has_loader_length
+from ...optimizer.rates import rates_set
+from ...optimizer.schedules import lengths, single_process_sizes, sizes_of_steps
+from .changed_numbers import changed_by, changes_of_losses, changes_of_rates
 from .step_limits import counts_steps, line_at
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 LONGEST = 80  # characters of a schedule that are quoted
 
@@ -33,17 +34,25 @@ LONGEST = 80  # characters of a schedule that are quoted
 class StepSchedule:
     """Where a schedule that counts batches is made, or a rate is set by one, and its source text.
 
-    `is_weight`: whether a term of the loss is multiplied by it.
+    `is_weight`: whether a loss is computed from it. `is_changed`: whether the text is a statement by which each batch
+    changes a number.
     """
 
     source_line: str
     place: Place
     schedule: str
     is_weight: bool = False
+    is_changed: bool = False
 
     @property
     def text(self) -> str:
         """What it means for several processes, in one line."""
+        if self.is_changed:
+            return (
+                f"each batch changes a number of the {'loss' if self.is_weight else 'rate'} ({self.schedule}), and N "
+                "processes make 1/N of the batches in an epoch: keep the total batch (RETROFIT_BATCH=global), or let "
+                "it change as WORLD_SIZE batches would (factor ** WORLD_SIZE)"
+            )
         what, changed = ("weight of a loss", "weight") if self.is_weight else ("schedule", "rate")
         return (
             f"the {what} counts batches ({self.schedule}), of which N processes make 1/N in an epoch, so the {changed} "
@@ -55,14 +64,18 @@ def step_schedules(project: Project) -> list[StepSchedule]:
     """Return the schedules that are stepped for each batch and whose length follows neither loader nor batch size."""
     if project.distribution.is_by_hand:
         return []
+    changed_rates, changed_losses = list(changes_of_rates(project)), list(changes_of_losses(project))
+    changed = {changed_by(statement) for statement, _ in (*changed_rates, *changed_losses)}
+    of_rates = [*changed_rates, *_schedules_of_batches(project), *_rates_by_hand(project)]
+    weights = (place for place in _weights_of_terms(project) if changed.isdisjoint(map(ast.unparse, walk(place[0]))))
+    of_losses = [place for place in (*changed_losses, *weights) if place not in of_rates]
     found = {}
-    of_rates = [*_schedules_of_batches(project), *_rates_by_hand(project)]
-    of_losses = [place for place in _weights_of_terms(project) if place not in of_rates]
     for node, scope in (*of_rates, *of_losses):
         place = scope.source.place(node)
         text = " ".join(ast.unparse(node).split())
         shown = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
-        found[place] = StepSchedule(line_at(scope, node), place, shown, (node, scope) in of_losses)
+        is_changed = (node, scope) in (*changed_rates, *changed_losses)
+        found[place] = StepSchedule(line_at(scope, node), place, shown, (node, scope) in of_losses, is_changed)
     return list(found.values())
 
 

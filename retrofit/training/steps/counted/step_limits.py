@@ -15,16 +15,16 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.python_api import EXITS
 from retrofit.analysis.scopes import Scope, own_nodes
 
-from ..data.drawn import loaders_in
-from ..data.draws.draw import RANDOM
-from ..data.loaders import TRAIN
-from ..loops import Frame, LoopNode
-from ..optimizer.counted_draws import counted_draws
-from ..optimizer.loop_ends import has_loader_length, is_endless, range_end
-from ..optimizer.schedules import single_process_sizes, sizes_of_steps
+from ...data.drawn import loaders_in
+from ...data.draws.draw import RANDOM
+from ...data.loaders import TRAIN
+from ...loops import Frame, LoopNode
+from ...optimizer.counted_draws import counted_draws
+from ...optimizer.loop_ends import has_loader_length, is_endless, range_end
+from ...optimizer.schedules import single_process_sizes, sizes_of_steps
 
 if TYPE_CHECKING:
-    from .. import Project
+    from ... import Project
 
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 LEAVING = (ast.Break, ast.Return, ast.Raise)
