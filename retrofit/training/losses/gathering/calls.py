@@ -49,6 +49,7 @@ from retrofit.training.torch_api.tensors import (
 from ...data.draws.sized_draws import size_of
 from ..reductions.lists import SAMPLES
 from ..wrapped import functions_inside
+from .one_axis import may_have_one_axis
 from .values import (
     FIXED,
     OTHER,
@@ -257,7 +258,8 @@ class CallValues:
         if name in ALONG:
             own = self._axis(node, rest[BEFORE_AXIS.get(name, 0) :], scope)
             axis = axis_number(own, default=DEFAULT_AXES.get(name, 0))
-            return rows if axis is not None and (axis > 0 or axis == -1) else other("rows of samples become one")
+            is_last = axis == -1 and not may_have_one_axis(self.project, given[0], scope)
+            return rows if axis is not None and (axis > 0 or is_last) else other("rows of samples become one")
         if name in READS:
             return other("numbers for Python are made of single rows")
         if name in OF_ENTRIES or self._is_layer(node, scope):

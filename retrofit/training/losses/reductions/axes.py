@@ -99,6 +99,8 @@ def reshaped(node: ast.Call, name: str, kind: Kind, rest: list[ast.expr], scope:
         shape = list(rest[0].elts) if isinstance(rest[0], (ast.Tuple, ast.List)) else rest
         if len(shape) == 1 and number_in(shape[0]) == -1:
             return replace(kind, axis=FLAT)
+        if [number_in(part) for part in shape] == [1, -1]:
+            return replace(kind, axis=1)
         if kind.axis not in (0, FLAT) and number_in(shape[-1]) == -1:
             return replace(kind, axis=-1)  # classes first, the batch is merged into the rest
         first = 1 if number_in(shape[0]) == 1 and len(shape) > 2 else 0  # view(1, n, -1)

@@ -52,6 +52,7 @@ from retrofit.training.torch_api.tensors import (
     WITHOUT_HISTORY,
 )
 
+from ..criteria.layers_along_axes import compares_samples, goes_along_samples
 from ..gathering.one_axis import may_have_one_axis
 from ..rows.scattered import put_by
 from ..terms import MEAN, terms_at
@@ -106,6 +107,8 @@ class CallReader:
         functions = functions_inside(self.analysis, node, scope)
         if terms:  # of the project's own, too, where a setting chooses the criterion
             coupled = self._coupled_in(node, scope, frame)
+            if node.args and compares_samples(terms, self.reader.kind(node.args[0], scope, frame)):
+                return kinds.coupled_by(replace(CONSTANT, coupled=coupled), (node, scope))
             own = [self.reader.returned(function, node, scope, frame, keys) for function in functions]
             found = kinds.join([*(self._of_term(term.reduction, node, scope) for term in terms), *own])
             return replace(found, coupled=found.coupled | coupled) if coupled else found
@@ -209,6 +212,9 @@ class CallReader:
         given = self.reader.kind(node.args[0], scope, frame) if node.args and keys in ((), (0,)) else CONSTANT
         if kinds.GLOBAL in given.parts:  # a layer without weights, of gathered rows
             return kinds.of(kinds.GLOBAL)
+        made = (value for value in self.analysis.evaluate(node.func, scope) if isinstance(value, Result))
+        if any(goes_along_samples(self.analysis, value, given) for value in made):
+            return kinds.coupled_by(given, (node, scope), kinds.ROWS, given.axis)
         return kinds.of(kinds.ROWS, given.axis if given.has_rows else 0)
 
     def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
