@@ -366,8 +366,8 @@ class CallReader:
         if is_python and found.parts == {kinds.UNKNOWN} and self.reader.samples.goes_through(of, scope):
             found = self.reader.kind(of, scope, frame)  # the rows of a tensor
         if is_python and not rest and (found.has_rows or found.parts == {kinds.UNKNOWN}):
-            if not found.has_rows:
-                return found  # of losses by their names, say
+            if not found.has_rows or self.reader.samples.lists.entries(of, scope) == {LAYERS}:
+                return found  # of losses by their names, say; rows of several outputs are added up row by row
             summed = replace(kinds.summed_up(found), coupled=found.coupled)
             return self.noted(kinds.with_leaf(summed, (node, scope)), node)
         axes, keeps = axes_of(node, rest, scope)
