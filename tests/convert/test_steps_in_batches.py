@@ -123,3 +123,30 @@ def test_batches_of_a_list_go_to_the_ranks_in_turn(tmp_path: Path, launcher: Lau
     assert line in converted(tmp_path, script)
     (tmp_path / "run").mkdir()
     trains_as_one(tmp_path / "run", script, launcher)
+
+
+SLICED = {
+    "by numbers": "for xs, ys in DataLoader(data, 16):\n    for i in range(0, 16, 4):\n"
+    "        x, y = xs[i : i + 4], ys[i : i + 4]\n",
+    "by turns": "for xs, ys in DataLoader(data, 16):\n    for i in range(4):\n"
+    "        x, y = xs[i * 4 : (i + 1) * 4], ys[i * 4 : (i + 1) * 4]\n",
+    "split": "for xs, ys in DataLoader(data, 16):\n    for x, y in zip(xs.split(4), ys.split(4)):\n",
+    "split by torch": "for xs, ys in DataLoader(data, 16):\n    for x in torch.split(xs, 4):\n"
+    "        y = ys[: len(x)]\n",
+    "chunks": "for xs, ys in DataLoader(data, 16):\n    for x, y in zip(xs.chunk(4), ys.chunk(4)):\n",
+}
+
+
+@pytest.mark.parametrize("loop", SLICED)
+def test_a_step_for_each_part_of_a_batch_is_refused(loop: str, tmp_path: Path) -> None:
+    (refusal,) = conversion(tmp_path, HEAD + SLICED[loop] + STEP).refusals
+    assert refusal.kind == "steps-in-batch"
+
+
+def test_parts_that_are_cut_by_numbers_for_one_step_are_listed(tmp_path: Path) -> None:
+    loop = "for xs, ys in DataLoader(data, 16):\n    optimizer.zero_grad()\n    for i in range(ENDS):\n"
+    loop += "        nn.functional.mse_loss(model(xs[i : i + 4]), ys[i : i + 4]).backward()\n    optimizer.step()\n"
+    listed = conversion(tmp_path, HEAD + loop.replace("ENDS", "0, 16, 4")).findings
+    assert {f.message.partition(" takes")[0] for f in listed if f.code == "RF309"} == {"xs[i:i + 4]", "ys[i:i + 4]"}
+    others = conversion(tmp_path, HEAD + loop.replace("ENDS", "0, len(xs), 4")).findings
+    assert not any(finding.code == "RF309" for finding in others)

@@ -13,6 +13,7 @@ from retrofit.analysis.nodes import walk
 from retrofit.analysis.scopes import FUNCTIONS, Scope
 from retrofit.analysis.values.kinds import Result
 from retrofit.training.torch_api.output import BAR_METHODS, BARS
+from retrofit.training.torch_api.tensors import SPLITS
 
 from ..data.batch_values import BATCH
 from ..data.batches import layers
@@ -20,10 +21,13 @@ from ..data.loaders import is_split
 from ..data.shapes import is_about_shape, measured
 from ..data.shards import builders_of
 from ..loops import Frame, Path, loops_around
+from ..losses.rows.partners_in_loops import first_index
 from ..model.gradients import takes_step
 
 if TYPE_CHECKING:
     from .. import Project
+
+COUNTS = frozenset({"range", "trange", "arange"})
 
 
 def steps_in_batches(project: Project) -> Iterator[tuple[ast.For, ast.expr, Scope]]:
@@ -65,9 +69,12 @@ def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]
     entries = layers(project.analysis, loop.iter, scope)[-1]
     is_zip = isinstance(entries, ast.Call) and "zip" in project.analysis.called(entries, scope)
     parts = entries.args if is_zip else [entries]  # type: ignore[attr-defined]
-    for part in (part.value if isinstance(part, ast.Starred) else part for part in parts):
+    for part in (_split(part.value if isinstance(part, ast.Starred) else part) for part in parts):
         if isinstance(part, ast.Name) and part.id in names:
             return part
+    cut = next(_slices(loop, names), None)
+    if cut is not None:
+        return cut
     for origin in computed_from(project.analysis, loop.iter, scope):
         node = origin.node
         if origin.scope is not scope or not is_about_shape(node) or not _counts_rows(origin):
@@ -79,6 +86,27 @@ def _gone_through(project: Project, loop: ast.For, scope: Scope, names: set[str]
             if is_batch or (not is_list and BATCH in project.batch_values.sources_of(part, scope)):
                 return part
     return None
+
+
+def _split(node: ast.expr) -> ast.expr:
+    """Return the tensor of which something is the parts: x of x.split(8), torch.chunk(x, 4)."""
+    if not isinstance(node, ast.Call) or last_name(node) not in SPLITS:
+        return node
+    is_function = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "torch"
+    if is_function or not isinstance(node.func, ast.Attribute):
+        return node.args[0] if node.args else node
+    return node.func.value
+
+
+def _slices(loop: ast.For, names: set[str]) -> Iterator[ast.Name]:
+    """Yield the batch of which each turn takes other rows: x[i : i + 8] in for i in range(0, 64, 8)."""
+    counting = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
+    parts = (node for node in walk(loop) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name))
+    for node in parts if last_name(loop.iter) in COUNTS else ():
+        first = first_index(node)
+        is_cut = isinstance(first, ast.Slice) and any(getattr(part, "id", None) in counting for part in walk(first))
+        if is_cut and node.value.id in names:  # type: ignore[attr-defined]
+            yield node.value  # type: ignore[misc]
 
 
 def _counts_rows(origin: Origin) -> bool:
@@ -137,6 +165,7 @@ def _collates_lists(project: Project, builder: ast.Call, scope: Scope) -> bool:
 def _batch_names(loop: ast.For) -> set[str]:
     """Return the names of the batch, and of its parts: also of `for i, batches in enumerate(loader)`."""
     target = loop.target
-    if isinstance(target, ast.Tuple) and isinstance(loop.iter, ast.Call) and len(target.elts) == 2:
+    is_numbered = any(isinstance(part, ast.Call) and last_name(part) == "enumerate" for part in walk(loop.iter))
+    if isinstance(target, ast.Tuple) and is_numbered and len(target.elts) == 2:
         target = target.elts[1]
     return {part.id for part in walk(target) if isinstance(part, ast.Name)}

@@ -16,10 +16,11 @@ from retrofit.training.torch_api.tensors import JOINS, SPLITS, VIEWS
 
 from ...model.gradients import has_gradients
 from ...model.indirect.library_calls import losses_computed_from
+from ...optimizer.loop_ends import range_end
 from ..gathering.gathered import reader_of_values
 from ..gathering.values import FIXED, ONE_ROW, PLAIN, RESHAPED, SIZE, SOME_ROWS, ValueReader
 from ..reductions.axes import axes_of
-from ..reductions.lists import SAMPLES
+from ..reductions.lists import LAYERS, SAMPLES
 from .partners_in_loops import counting_loops, first_index, is_one_of_samples, meets_other_rows
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def _is_gone_through(node: ast.expr, scope: Scope) -> bool:
 
 def _is_list(project: Project, reader: ValueReader, node: ast.expr, scope: Scope) -> bool:
     """Return whether something is a list that a data set gives, as torch.cat(views) shows: views[:2] are two views."""
+    if reader.lists.entries(node, scope) == {LAYERS}:
+        return True
     ends = _ends(project, node, scope)
     if any(isinstance(end, ast.ListComp) and last_name(end.elt) in MOVES for end in ends):
         return True  # one sample after the other is moved to no device
@@ -139,10 +142,23 @@ def _run_by_models(project: Project) -> list[LocalFunction]:
     return [*functions_reached(project.analysis, calls)]
 
 
+def _is_of_fixed_loop(
+    project: Project, reader: ValueReader, first: ast.expr, scope: Scope, loops: set[ast.AST]
+) -> bool:
+    """Return whether slices are cut by numbers of the script alone: x[i : i + 8] in for i in range(0, 64, 8)."""
+    if not isinstance(first, ast.Slice) or any(not isinstance(loop, ast.For) for loop in loops):
+        return False
+    ends = [range_end(project, loop.iter, scope) for loop in loops]  # type: ignore[attr-defined]
+    bounds = [part for part in (*ends, first.lower, first.upper) if part is not None]
+    return None not in ends and all(reader.value(part, scope).kind == FIXED for part in bounds)
+
+
 def _is_by_place(project: Project, reader: ValueReader, node: ast.Subscript, scope: Scope) -> bool:
     first = first_index(node)
-    if counting_loops(project, first, scope):  # one part of the batch after the other
-        return meets_other_rows(project, reader, node, scope)
+    loops = counting_loops(project, first, scope)
+    if loops:  # one part of the batch after the other, as far as the loop goes
+        is_cut = _is_of_fixed_loop(project, reader, first, scope, loops)
+        return is_cut or meets_other_rows(project, reader, node, scope)
     if isinstance(first, ast.Slice):
         if first.lower is not None or first.step is not None or first.upper is None:
             return first.lower is not None or first.step is not None
