@@ -11,6 +11,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.losses.criteria.named_at_run_time import losses_named_at_run_time
 from retrofit.training.losses.reductions.kinds import SUM, UNKNOWN
 from retrofit.training.losses.reductions.reduction import backward_kind, is_sum, loss_kind, sum_terms
 from retrofit.training.losses.terms import is_of_all
@@ -24,6 +25,10 @@ HELP_ENTRIES = (
     "samples: rd.loss.sum_loss(loss).backward(), and the rate stays"
 )
 HELP_SUM = "where the divisor is not the number of samples: rd.loss.sum_loss(loss).backward()"
+HELP_NAMED = (
+    "nothing where it is a mean over the samples; for a sum over them rd.loss.sum_loss(loss).backward(); for one that "
+    "compares samples a table of the losses that there can be"
+)
 INVALID = [
     """\
 criterion = nn.MSELoss(reduction="sum")
@@ -45,6 +50,11 @@ for images, labels in loader:
 for images, labels in loader:
     outputs = model(images)
     loss = F.mse_loss(outputs, labels, reduction="sum") + F.l1_loss(outputs, labels)  # RF307
+    loss.backward()
+""",
+    """\
+for images, labels in loader:
+    loss = getattr(metrics, name)(model(images), labels)  # RF307
     loss.backward()
 """,
 ]
@@ -95,6 +105,9 @@ def find(project: Project) -> Iterator[Finding]:
                 if node is call or node not in seen:
                     seen.add(node)
                     yield finding
+    for loss, where in losses_named_at_run_time(project) if not project.distribution.is_by_hand else ():
+        message = f"{ast.unparse(loss.func)} gets its name in the run, so it cannot be told whether the loss is a mean"
+        yield found(RULE, where.source, loss, message, help=HELP_NAMED)
 
 
 def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[Finding, ast.AST]]:
