@@ -41,14 +41,18 @@ class SizeFactors:
         what = self.of(factor, scope)
         if what == NOTHING or not kind.parts:
             return None
+        if kind.parts == {kinds.GLOBAL}:
+            return kind  # next to gathered rows the samples of all ranks are counted
         if what == SIZE and kind.parts == {kinds.PER}:
             return kinds.CONSTANT
         if what == SIZE and kind.parts == {kinds.SHARE}:
             return replace(kind, parts=frozenset([kinds.ROWS]))
         if what == SIZE and kind.parts <= TIMES_SIZE.keys():
             return replace(kind, parts=frozenset(TIMES_SIZE[part] for part in kind.parts))
-        scaled = kind.scaled | ({(factor, scope)} if what == SIZE and kind.has_rows else frozenset())
-        return replace(kind, parts=frozenset([kinds.UNKNOWN]), coupled=kind.coupled | kind.leaves, scaled=scaled)
+        own = frozenset([(factor, scope)]) if kind.has_rows else frozenset[kinds.Leaf]()
+        scaled, coupled = (own, kind.leaves) if what == SIZE else (frozenset[kinds.Leaf](), kind.leaves | own)
+        unknown = frozenset([kinds.UNKNOWN])
+        return replace(kind, parts=unknown, coupled=kind.coupled | coupled, scaled=kind.scaled | scaled)
 
     def of(self, node: ast.expr, scope: Scope) -> str:
         """Return SIZE for what is proportional to the number of samples, OTHER for another function of it."""
