@@ -42,7 +42,7 @@ class RankBranches:
 
     def by_samples(self, scope: Scope, node: ast.AST) -> list[ast.AST]:
         """Return the tests of a rank's own samples by which it leaves a node out."""
-        tests = [test for test, holder in ways_to(scope, node) if not isinstance(holder, (ast.For, ast.AsyncFor))]
+        tests = [test for test, holder in ways_to(scope, node) if not _goes_through(holder, test)]
         return [test for test in tests if test in self.tests]
 
     def parts(self, test: ast.expr, scope: Scope) -> bool:
@@ -100,6 +100,12 @@ def _deciding(outer: ast.AST, inner: ast.AST) -> list[ast.expr]:
         before = generators[: generators.index(inner)] if inner in generators else generators
         return [test for generator in before for test in (generator.iter, *generator.ifs)]
     return []
+
+
+def _goes_through(holder: ast.AST, test: ast.expr) -> bool:
+    """Return whether a loop, or a comprehension, goes through an expression, and does not test it."""
+    is_iterated = isinstance(holder, COMPREHENSIONS) and any(part.iter is test for part in holder.generators)
+    return is_iterated or isinstance(holder, (ast.For, ast.AsyncFor))
 
 
 def _leaving(scope: Scope, statement: ast.AST, loop: ast.AST | None) -> Iterator[ast.expr]:
