@@ -115,6 +115,19 @@ for step in range(4):
     loss.backward()
     optimizer.step()
 """,
+    "training-comprehension": """
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for epoch in range(2):
+    total = sum([step(x) for (x,) in loader if len(x) > 1])
+    print(total / len(loader))
+""",
     "closure-step": """
 for (x,) in loader:
 
@@ -195,3 +208,25 @@ def test_a_script_is_converted_once_its_patch_is_applied(
     edits = patch_for(project, finding)
     script.write_text(apply_edits(edits[0].source, edits))
     assert main(["convert", str(script)]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "losses = [step(x) for (x,) in loader]",
+        "total = sum(step(x) for (x,) in loader)",
+        "losses = {n: step(x) for n, (x,) in enumerate(loader)}",
+        "losses = list(step(*batch) for batch in loader)",
+    ],
+)
+def test_a_comprehension_that_trains_is_refused_as_one(line: str, tmp_path: Path) -> None:
+    head, _, _ = PATCHED["training-comprehension"].partition("for epoch")
+    (tmp_path / "train.py").write_text(HEAD + MODEL + head + f"for epoch in range(2):\n    {line}\n")
+    project = read_project(tmp_path / "train.py")
+    (finding,) = (finding for finding in find_all(project) if finding.refusal)
+    assert finding.kind == "training-comprehension"
+    edits = patch_for(project, finding)
+    assert bool(edits) == ("{" not in line)
+    if edits:
+        (tmp_path / "train.py").write_text(apply_edits(edits[0].source, edits))
+        assert not [finding for finding in find_all(read_project(tmp_path / "train.py")) if finding.refusal]

@@ -29,6 +29,7 @@ from retrofit.training.model.models import Call
 from retrofit.training.model.renormalised import renormalised
 from retrofit.training.optimizer.hooked_steps import hooked_steps
 from retrofit.training.optimizer.parameter_gradients import parameter_gradients
+from retrofit.training.steps.in_comprehensions import training_comprehensions
 from retrofit.training.steps.skipped_steps import batches_of_one, early_returns, incomplete_batches, skips
 from retrofit.training.steps.steps_in_batches import are_flattened, steps_in_batches
 from retrofit.training.torch_api.data import SHARDING_SAMPLERS
@@ -273,7 +274,10 @@ def _reasons(project: Project) -> Iterator[tuple[ast.AST, Source, str, str]]:
         removed = sorted(_removed_next(project), key=lambda reason: reason[0].lineno)  # type: ignore[attr-defined]
         if removed:
             yield (*removed[0], "removed-next")
-        for node, scope, problem in project.draws.problems:
+        inside = list(training_comprehensions(project))
+        for node, scope in inside:
+            yield node, scope.source, "a comprehension goes through the loader and trains", "training-comprehension"
+        for node, scope, problem in project.draws.problems if not inside else ():
             text = f"no DataLoader is found that the training loop draws from, and {problem}"
             yield node, scope.source, text, "no-loader"
     for drawn, scope in unknown_iterators(project):

@@ -63,6 +63,23 @@ def _next(project: Project, finding: Finding) -> list[Edit]:
     return [replace(source, node, f"next({source.segment(node.func.value)})")]
 
 
+def _for_statement(project: Project, finding: Finding) -> list[Edit]:
+    """Write a for statement that fills a list, before the statement with the comprehension that trains."""
+    node, source = finding.node, finding.source
+    assert source is not None
+    if not isinstance(node, (ast.ListComp, ast.GeneratorExp)) or len(node.generators) != 1:
+        return []
+    part, name, step = node.generators[0], _free_name(source, "results"), indent_step(source)
+    tests = [f"if {source.segment(test)}:" for test in part.ifs]
+    head = [f"for {source.segment(part.target)} in {source.segment(part.iter)}:", *tests]
+    steps = [*head, f"{name}.append({source.segment(node.elt)})"]
+    if any("\n" in line for line in steps):
+        return []
+    lines = [f"{name} = []", *(f"{step * number}{line}" for number, line in enumerate(steps))]
+    given = f"({name})" if source.segment(node).startswith("(") else name  # sum(step(x) for x in loader)
+    return [insert_before(source, source.statement(node), lines), replace(source, node, given)]
+
+
 def _closure(project: Project, finding: Finding) -> list[Edit]:
     """Write `loss = closure()` and `optimizer.step()` for `loss = optimizer.step(closure)`."""
     node, source = finding.node, finding.source
@@ -157,6 +174,7 @@ PATCHES: dict[str, Patch] = {
     "batch-buffer": _batch_itself,
     "data-parallel-call": _parallel_call,
     "removed-next": _next,
+    "training-comprehension": _for_statement,
     "closure-step": _closure,
     "suppressed-errors": _suppressed,
     "model-in-write": _model_output,

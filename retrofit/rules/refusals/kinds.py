@@ -76,6 +76,12 @@ _ALL = (
     ),
     Kind(
         "RF003",
+        "training-comprehension",
+        "The training is run by a comprehension, whose turns are not followed as those of a loop are.",
+        "Write a for statement with the step in it, and convert again.",
+    ),
+    Kind(
+        "RF003",
         "removed-next",
         "Iterators of a DataLoader have no method next() since torch 1.13: the script fails before it trains.",
         "Write next(batches), and convert again.",
