@@ -2014,6 +2014,11 @@ class ShardedBatches(ShardedSampler):
     def is_even(self) -> bool:
         return False
 
+    @property
+    def is_whole_on_ranks(self) -> bool:
+        """Whether every rank has all of each batch."""
+        return self.part is not None and self.kept
+
     def batch(self, number: int) -> Batch:
         """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
         self._sizes.pop(number - 1, None)
@@ -4921,4 +4926,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 22bb6392fa898b2259f57e8ec9e56a70c68ff1dac972c49f33520a24d6b0b0e6
+# Unchanged while the text above has the SHA-256 5c8e6b9b306575ffb5ed8599b0378cfed0ae00e8ecb296f3e949c7d253ab9d35

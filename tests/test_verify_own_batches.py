@@ -297,7 +297,118 @@ for epoch in range(2):
         (model(x) - y).pow(2).mean().backward()
         optimizer.step()
 """
+OF_AN_OBJECT = """\
+import random
+
+import torch
+
+
+class Batches:
+    def __init__(self, samples, size):
+        self.samples, self.size = samples, size
+
+    def __len__(self):
+        return -(-len(self.samples) // self.size)
+
+    def __iter__(self):
+        order = random.sample(range(len(self.samples)), len(self.samples))
+        for start in range(0, len(order), self.size):
+            yield torch.stack([self.samples[place] for place in order[start : start + self.size]])
+
+
+torch.manual_seed(0)
+random.seed(0)
+batches = Batches(list(torch.randn(26, 5)), 6)
+model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    for x in batches:
+        loss = torch.nn.functional.mse_loss(model(x), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+PADDED = """\
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+torch.manual_seed(0)
+rows = [torch.randn(3 + 5 * n % 7, 4) for n in range(22)]
+
+
+def collate(batch):
+    return pad_sequence(batch, batch_first=True)
+
+
+loader = DataLoader(rows, 4, collate_fn=collate, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    for x in loader:
+        loss = torch.nn.functional.mse_loss(model(x), x.cumsum(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+EPISODES = """\
+import random
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Episodes:
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        for _ in range(5):
+            chosen = [random.sample(range(8 * label, 8 * label + 8), 4) for label in random.sample(range(6), 3)]
+            yield sum(chosen, [])
+
+
+torch.manual_seed(0)
+random.seed(0)
+data = torch.randn(48, 5)
+loader = DataLoader(TensorDataset(data), batch_sampler=Episodes())
+model = torch.nn.Linear(5, 6)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    for (x,) in loader:
+        z = model(x).view(3, 4, -1)
+        centers, query = z[:, :2].mean(1), z[:, 2:].reshape(6, -1)
+        loss = torch.nn.functional.cross_entropy(-torch.cdist(query, centers), torch.arange(3).repeat_interleave(2))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+LISTS_OF_INPUTS = """\
+import torch
+
+
+def pairs():
+    while True:
+        moving, fixed = torch.randn(4, 5), torch.randn(4, 5)
+        yield [moving, fixed], [fixed]
+
+
+torch.manual_seed(0)
+generator = pairs()
+model = torch.nn.Linear(10, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(8):
+    inputs, targets = next(generator)
+    loss = torch.nn.functional.mse_loss(model(torch.cat(inputs, 1)), targets[0])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 SCRIPTS = {
+    "episodes that stay whole": EPISODES,
+    "lists of inputs": LISTS_OF_INPUTS,
+    "batches of an object": OF_AN_OBJECT,
+    "padded as one process does": PADDED,
     "slices": SLICES,
     "generator": GENERATOR,
     "folds": FOLDS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
@@ -46,6 +47,7 @@ class LoaderTrace:
         self.num_iterations = 0
         self._last_draw = 0  # optimizer steps made when a training loader gave its last batch
         self._latest: dict[str, TracedIterator] = {}
+        self._is_unseen = False
         self._drawn: list[TracedIterator] = []  # iterations that gave a batch since the last optimizer step
 
     def install(self) -> None:
@@ -63,12 +65,23 @@ class LoaderTrace:
             self.asked_workers[dataset] = max(workers, self.asked_workers.get(dataset, 0))
 
         @functools.wraps(iterate)
-        def iterate_traced(loader: DataLoader) -> TracedIterator:
+        def iterate_traced(loader: DataLoader) -> Any:
+            if self._is_unseen:
+                return iterate(loader)
             self.streams.leave_batch()
             return TracedIterator(self, loader, iterate(loader))
 
         DataLoader.__init__ = build_without_workers  # type: ignore[method-assign, assignment]
         DataLoader.__iter__ = iterate_traced  # type: ignore[method-assign, assignment]
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Run the block without a record of the passes over loaders that begin in it."""
+        self._is_unseen = True
+        try:
+            yield
+        finally:
+            self._is_unseen = False
 
     def mark_step(self) -> None:
         """An optimizer step was made from the batches drawn since the last one."""
@@ -152,8 +165,9 @@ class TracedIterator:
         except StopIteration:
             self.end(exhausted=True)
             raise
-        trace.recorder.record(BatchDrawn(self.id, self.num_drawn, self._samples))
-        self.rows += len(self._samples)
+        own = [] if self._is_copy() else self._samples
+        trace.recorder.record(BatchDrawn(self.id, self.num_drawn, own))
+        self.rows += len(own)
         trace.mark_drawn(self)
         if trace.settings.controlled:
             batch = in_float64(batch)
@@ -218,7 +232,7 @@ class TracedIterator:
         order = list(islice(source, limit))
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
-        named = [self._names(indices) for indices in order]
+        named = [[] if self._is_copy() else self._names(indices) for indices in order]
         draws = stream_hashes() != before
         self.trace.recorder.record(EpochOrder(self.id, named, not self._is_endless, draws))
         if draws and self.trace.replay and self.trace.replay.draws_no_order((self.key, self.epoch, self.repeat)):
@@ -265,6 +279,11 @@ class TracedIterator:
     def _names(self, indices: Any) -> list[Any]:
         indices = indices if isinstance(indices, (list, tuple)) else [indices]
         return [sample_name(self.dataset, index) for index in indices]
+
+    def _is_copy(self) -> bool:
+        """Return whether this rank computes rank 0's batches once more, which count nothing here: they stay whole."""
+        sampler = getattr(self.loader, "sampler", None)
+        return self.trace.settings.rank > 0 and getattr(sampler, "is_whole_on_ranks", False)
 
     def _probe(self) -> dict[str, str] | None:
         """Return the content of a few samples on streams of their own, without a trace in the process's streams."""

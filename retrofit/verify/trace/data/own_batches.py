@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,22 +112,25 @@ class OwnBatches:
     def _watch_iterables(self, module: Any) -> None:
         give, distribute = module._given_in_turn, module.distribute_loader
 
-        def given(batches: Any, seed: int | None, line: tuple[str, int]) -> Any:
-            shared = give(batches, seed, line)
-            shared.__dict__["_split"] = self._passing(shared, shared._split)
+        def given(*arguments: Any) -> Any:
+            shared = give(*arguments)
+            shared.__dict__["_split"] = self._passing(module, shared, shared._split)
             return shared
 
         def distributed(loader: Any, **options: Any) -> Any:
             frame = sys._getframe(1)
-            if isinstance(loader, (DataLoader, module.BatchesInTurn)) or module.wrapped_loaders(loader):
+            is_cut = options.get("pad_whole") and module.get_option("batch") == "global"  # the ranks cut its batches
+            is_sharded = isinstance(loader, DataLoader) or module.wrapped_loaders(loader)
+            if isinstance(loader, module.BatchesInTurn) or (is_sharded and not is_cut):
                 return distribute(loader, **options)
-            return given(loader, options.get("seed"), (frame.f_code.co_filename, frame.f_lineno))
+            line = frame.f_code.co_filename, frame.f_lineno
+            return given(loader, options.get("seed"), line, options.get("keep_batches", False))
 
         module._given_in_turn = given
         if self._is_alone:
             module.distribute_loader = distributed
 
-    def _passing(self, shared: Any, split: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+    def _passing(self, module: Any, shared: Any, split: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
         """Return how to go through an iterable's batches once and record them."""
 
         def one_pass() -> Iterator[Any]:
@@ -135,10 +138,11 @@ class OwnBatches:
             batches = split()
             while True:
                 self._loaders.streams.leave_batch()
-                batch = next(batches, batches)
+                with self._loaders.unseen():  # a loader that all ranks draw the same whole batches from
+                    batch = next(batches, batches)
                 if batch is batches:
                     break
-                yield self._recorded(batch, number, is_rows=False)
+                yield self._recorded(batch, number, is_rows=False, in_use=list(module.batches_in_use.values()))
             trains = self._loaders.recorder.step > before
             self._loaders.recorder.record(IterationEnd(number, trains, True, False, [], None))
 
@@ -181,16 +185,21 @@ class OwnBatches:
         )
         return number
 
-    def _recorded(self, batch: Any, number: int, is_rows: bool) -> Any:
-        """Note a batch, let what is drawn for it depend on its samples until the next step, and return it."""
+    def _recorded(self, batch: Any, number: int, is_rows: bool, in_use: Sequence[Any] = ()) -> Any:
+        """Note a batch, let what is drawn for it depend on its samples until the next step, and return it.
+
+        `in_use`: what the runtime says of it. Of a batch that stays whole, or of a repeated sample, one rank's counts.
+        """
         loaders, place = self._loaders, self._numbers[number]
         batch = in_float64(batch)
         samples = [_name_of(row) for row in _rows_of(batch, is_rows)]
         self._numbers[number] += 1
-        loaders.recorder.record(BatchDrawn(number, place, samples))
+        counts = not in_use or any(part.weight for part in in_use)
+        loaders.recorder.record(BatchDrawn(number, place, samples if counts else []))
         loaders.streams.leave_batch()
         loaders.streams.enter_batch(number, place, until_step=True)
-        ranks = max(1, len(loaders.settings.replay))  # on several processes each has every `ranks`-th row
+        is_whole = any(part.length < sum(part.of_ranks) for part in in_use)  # on one process, too
+        ranks = 1 if is_whole else max(1, len(loaders.settings.replay))  # of which each has every `ranks`-th row
         parts = [list(range(rank, len(samples), ranks)) for rank in range(ranks)]
         seeds = [loaders.streams.sample_seed(place, name) for name in samples]
         loaders.on_batch(batch, seeds, is_own=True, parts=parts)
