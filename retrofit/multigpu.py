@@ -1827,8 +1827,8 @@ def _weighted_mean(loss: Any, weight: float) -> Any:
 
 
 def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all ranks of a loss that is the sum over one rank's share. Collective: every rank."""
-    return reduce_tensor_sum(without_repeated(loss))
+    """Return the sum over ranks of a loss summed over one rank's share, also after the loop. Collective: every rank."""
+    return reduce_tensor_sum(without_repeated(loss) if batches_in_use or _last is None else loss * (_last.weight > 0))
 
 
 def reduce_total(value: Any) -> Any:
@@ -2013,11 +2013,6 @@ class ShardedBatches(ShardedSampler):
     @property
     def is_even(self) -> bool:
         return False
-
-    @property
-    def is_whole_on_ranks(self) -> bool:
-        """Whether every rank has all of each batch."""
-        return self.part is not None and self.kept
 
     def batch(self, number: int) -> Batch:
         """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
@@ -4926,4 +4921,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 5c8e6b9b306575ffb5ed8599b0378cfed0ae00e8ecb296f3e949c7d253ab9d35
+# Unchanged while the text above has the SHA-256 dfcd46322ff66b59f90bb742b492f392c3bf950117ecf9e59b35ab00d0a25d14

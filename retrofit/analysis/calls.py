@@ -208,6 +208,19 @@ def is_method(scope: Scope) -> bool:
     return "staticmethod" not in {part.id for part in node.decorator_list if isinstance(part, ast.Name)}
 
 
+def is_own(node: ast.expr, scope: Scope) -> bool:
+    """Return whether an expression is the object that the method around it is called of."""
+    method = method_of(scope)
+    return isinstance(node, ast.Name) and is_method(method) and parameters(method.node)[:1] == [node.id]  # type: ignore[arg-type]
+
+
+def method_of(scope: Scope) -> Scope:
+    """Return the method that a function, or one in it, is."""
+    while scope.parent is not None and scope.parent.is_function:
+        scope = scope.parent
+    return scope
+
+
 def given_parameters(scope: Scope) -> list[str]:
     """Return the parameters of a function that a call gives: without the object that a method belongs to."""
     known = vars(scope)  # many ask, so the list stays with the scope

@@ -376,4 +376,4 @@ def test_a_sum_that_is_divided_by_the_number_of_batches_is_a_sum(tmp_path: Path)
     text = HEAD.replace("import argparse\n", "import argparse\nfrom tqdm import tqdm\n")
     lengths = LENGTHS.replace("criterion(model(x), y)", 'F.cross_entropy(model(x), y, reduction="sum") / len(bar)')
     text = "\n".join(converted(tmp_path, text + lengths.replace("NUMBER", "len(y)")))
-    assert "rd.loss.sum_loss(loss).backward()" in text and "rd.loss.batch_count(len(y))" in text
+    assert "rd.loss.sum_loss(loss).backward()" in text and "total += rd.reduce_loss(loss.item() / len(y))" in text

@@ -85,7 +85,7 @@ def judged(tmp_path: Path, text: str, **modules: str) -> bool:
     found = converted(tmp_path, text, **modules)
     is_sum = "rd.loss.sum_loss(loss).backward()" in found
     assert is_sum is not ("loss.backward()" in found)
-    assert is_sum is ("print(rd.loss.reduce_summed_loss(loss).item())" in found)
+    assert is_sum is ("print(rd.reduce_total(loss).item())" in found)
     assert is_sum is ("optimizer = optim.SGD(model.parameters(), lr=0.1)" in found)
     return is_sum
 

@@ -212,7 +212,7 @@ def test_the_reduction_is_read_from_the_loss_itself(tmp_path: Path) -> None:
         assert ("rd.loss.sum_loss(loss).backward()" in found, "loss.backward()" in found) == (is_sum, not is_sum), lines
         assert ("optimizer = optim.SGD(model.parameters(), lr=args.lr)" in found) == is_sum, lines
         assert "batch_count" not in found, lines
-        assert f"print(rd.{'loss.reduce_summed_' if is_sum else 'reduce_'}loss(loss).item())" in found, lines
+        assert f"print(rd.reduce_{'total' if is_sum else 'loss'}(loss).item())" in found, lines
 
 
 @pytest.mark.parametrize("lines", [*PARTS, *CHANGED])

@@ -275,8 +275,8 @@ def _weighted_mean(loss: Any, weight: float) -> Any:
 
 
 def reduce_summed_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all ranks of a loss that is the sum over one rank's share. Collective: every rank."""
-    return reduce_tensor_sum(without_repeated(loss))
+    """Return the sum over ranks of a loss summed over one rank's share, also after the loop. Collective: every rank."""
+    return reduce_tensor_sum(without_repeated(loss) if batches_in_use or _last is None else loss * (_last.weight > 0))
 
 
 def reduce_total(value: Any) -> Any:

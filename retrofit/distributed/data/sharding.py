@@ -168,11 +168,6 @@ class ShardedBatches(ShardedSampler):
     def is_even(self) -> bool:
         return False
 
-    @property
-    def is_whole_on_ranks(self) -> bool:
-        """Whether every rank has all of each batch."""
-        return self.part is not None and self.kept
-
     def batch(self, number: int) -> Batch:
         """Return this rank's batch `number` of an epoch: its length, and its weight by the samples of all ranks."""
         self._sizes.pop(number - 1, None)

@@ -20,7 +20,13 @@ from retrofit.training.files.guards import runs_on_some
 from retrofit.training.loops import Path
 from retrofit.training.losses.divisions import SIZE, Reader, without_guard
 from retrofit.training.losses.loss_reads import reads_of_loss
-from retrofit.training.losses.reductions.reduction import MEAN_OF_LAST, MEAN_OF_RANKS, counts_outputs, reduction_for
+from retrofit.training.losses.reductions.reduction import (
+    MEAN_OF_LAST,
+    MEAN_OF_RANKS,
+    SUM_OF_RANKS,
+    counts_outputs,
+    reduction_for,
+)
 from retrofit.training.losses.reductions.samples import looks_like_size
 from retrofit.training.losses.terms import is_of_all
 from retrofit.training.steps.skipped_steps import skips
@@ -123,8 +129,10 @@ def _shown(project: Project) -> Iterator[Finding]:
                 continue  # shown by one process on purpose
             seen.add(node)
             function = reduction_for(project, node, frame.scope)
-            if function == MEAN_OF_RANKS and _is_after_batches(project, path, node):
-                function = MEAN_OF_LAST
+            is_after = _is_after_batches(project, path, node)
+            if function == SUM_OF_RANKS and not is_after:
+                continue  # with what it is divided by, or not at all: RF407
+            function = MEAN_OF_LAST if function == MEAN_OF_RANKS and is_after else function
             edits = [reduce_value(frame.scope, node, function), *_quotient_edits(project, node, frame.scope)]
             help = RULE.remedy.replace("rd.reduce_loss", function)
             yield found(RULE, source, node, "the logged loss is this rank's own", edits, help=help)

@@ -63,7 +63,8 @@ class Calls:
     """The calls of a project: those of `models`, those that are `terms` of a loss, and draws of `rows` of their own.
 
     `outputs` returns what a model gives of a batch, `operation` what an operator makes of values, `bound` what is
-    computed from several of them. `may_train` says whether a value can have gradients, and no row for each sample.
+    computed from several of them. `may_train` says whether a value can have gradients, and no row for each sample,
+    `is_sum` whether a loss is a sum over its samples.
     """
 
     analysis: Analysis
@@ -74,6 +75,7 @@ class Calls:
     operation: Callable[[ast.expr, list[Flow]], Flow]
     bound: Callable[[list[Flow]], Flow]
     may_train: Callable[[ast.expr, Scope], bool]
+    is_sum: Callable[[ast.expr, Scope], bool]
 
     def value(self, node: ast.Call, scope: Scope, receiver: Flow, given: list[Flow]) -> Flow:
         """Return what a call gives of its receiver and its arguments."""
@@ -87,7 +89,7 @@ class Calls:
         if node in self.terms and flow.differs and not flow.is_read and not _hands_through(node):
             if flow.kind == OTHER:
                 is_loss = not any(f.is_read or f.roots for f in flows) and self.may_train(node, scope)
-                return Flow(MEAN, is_term=True) if is_loss else flow
+                return Flow(SUM if self.is_sum(node, scope) else MEAN, is_term=True) if is_loss else flow
             return replace(flow, is_term=True)
         return flow
 

@@ -13,7 +13,7 @@ from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalClass, LocalFunction
 from retrofit.analysis.values.views import unchanged
-from retrofit.training.model.modules import is_module
+from retrofit.training.model.modules import has_no_weights, is_module
 from retrofit.training.torch_api.data import GRAPH_COUNTS, SAME_ELEMENTS
 from retrofit.training.torch_api.files import SAVES_ITSELF
 from retrofit.training.torch_api.modules import HOOKING, SYNC_BATCHNORM, WRAPPERS
@@ -41,7 +41,7 @@ from ..data.loaders import EVALUATION, TRAIN
 from ..data.random_draws import draws_in_loop
 from ..evaluation.whole_passes import whole_passes
 from ..loops import LOOPS, calls_without_training, phase_of
-from ..losses.reductions.reduction import SUM_OF_RANKS, counts_outputs, reduction_for
+from ..losses.reductions.reduction import counts_outputs, is_summed
 from ..losses.rows.uneven_rows import has_own_turns
 from ..optimizer.rates import is_rate_of_group
 from ..steps.draws_per_batch import rows_per_batch
@@ -117,7 +117,7 @@ class TorchDomain:
         self.bonds: set[frozenset[Root | None]] = set()
         self._inner: dict[Scope, bool] = {}
         outputs, rows = partial(outputs_of, project), rows_per_batch(project)
-        made = self.operation, self._bound, partial(may_be_loss, project)
+        made = self.operation, self._bound, partial(may_be_loss, project), partial(is_summed, project)
         self.calls = Calls(self.analysis, self.models, self.terms, rows, outputs, *made)
 
     def element(self, drawn: ast.expr, scope: Scope) -> Flow | None:
@@ -239,8 +239,7 @@ class TorchDomain:
     def _as_term(self, node: ast.Name, scope: Scope, flow: Flow) -> Flow:
         """Return a loss, or a term of it: what it is computed from need not be understood."""
         if self.losses.is_unseen(node, scope, flow):
-            is_sum = reduction_for(self.project, node, scope) == SUM_OF_RANKS
-            return Flow(SUM if is_sum else MEAN, is_term=True)
+            return Flow(SUM if is_summed(self.project, node, scope) else MEAN, is_term=True)
         return replace(flow, is_term=True) if flow.kind in TENSORS | {MEAN, SUM} else flow
 
     # What becomes of them.
@@ -334,7 +333,8 @@ class TorchDomain:
             if isinstance(value, LocalClass) and is_module(self.analysis, Instance(value.scope)):
                 return not self._trains(value.scope)
             if isinstance(value, Instance) and is_module(self.analysis, value):
-                return call not in self.terms or call in self.models
+                is_term = call in self.terms and call not in self.models
+                return not is_term and not has_no_weights(self.analysis, value.scope)
         return False
 
     def _trains(self, owner: Scope) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable
 
-from retrofit.analysis.calls import returns_of
+from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.keys import Keys, may_be
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.interpreter.state import OTHER, Flow, Root
@@ -23,6 +23,7 @@ from ..losses.wrapped import functions_inside
 from .kinds import BATCH, KEEPING, MEAN, SUM
 from .loss_names import LossNames
 
+NUMBERS = frozenset({"float", "int", "len"})
 REDUCED = {loss_kinds.MEAN: MEAN, loss_kinds.SUM: SUM}
 
 
@@ -32,10 +33,21 @@ def outputs_of(project: Project, call: ast.Call, scope: Scope) -> Flow:
     returned = [value for function in functions for value in returns_of(function.node)]
     sizes = {len(value.elts) if isinstance(value, ast.Tuple) else 0 for value in returned}
     starred = (part for value in returned if isinstance(value, ast.Tuple) for part in value.elts)
+    if returned and all(_is_number(value) for value in returned):
+        return Flow(OTHER, is_read=True)
     if len(sizes) != 1 or 0 in sizes or any(isinstance(part, ast.Starred) for part in starred):
         return Flow(BATCH)
     reader = reader_of(project)
     return Flow(BATCH, parts=tuple(_flow(reader.kind(call, scope, None, (index,))) for index in range(sizes.pop())))
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return whether an expression surely is a number of Python: (outputs == targets).sum().item()."""
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) or _is_number(node.right)
+    if not isinstance(node, ast.Call):
+        return False
+    return last_name(node) == "item" if isinstance(node.func, ast.Attribute) else last_name(node) in NUMBERS
 
 
 def _flow(kind: Kind) -> Flow:

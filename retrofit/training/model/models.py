@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
+from retrofit.analysis.calls import is_own
 from retrofit.analysis.flow.assignments import upstream
 from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.flow.variables import Variable
@@ -25,7 +26,7 @@ from .containers import entries_of, held_in, variables_holding
 from .data_parallel import module_run
 from .gradients import has_gradients
 from .indirect.library_calls import library_calls
-from .own_training import is_own, receivers, trained_by_methods
+from .own_training import receivers, trained_by_methods
 
 FORWARD = frozenset({"", "forward"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 
-from retrofit.analysis.calls import last_name
+from retrofit.analysis.calls import is_own, last_name
 from retrofit.analysis.flow.assignments import assignments_to
 from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.branches import exits_before, is_in_body
@@ -13,10 +13,12 @@ from retrofit.analysis.flow.sources import closure
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.memory import answered_once
 from retrofit.analysis.nodes import walk
-from retrofit.analysis.scopes import Binding, Scope
+from retrofit.analysis.scopes import Binding, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, Result, Value
-from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_CONTAINERS, MODULE_PACKAGES
+from retrofit.training.torch_api.modules import LAYER_PACKAGE, MODULE_CONTAINERS, MODULE_PACKAGES, WITH_PARAMETERS
+
+MAKE_WEIGHTS = (*MODULE_PACKAGES[1:], *(LAYER_PACKAGE + name for name in (*WITH_PARAMETERS, "Parameter", "Lazy")))
 
 
 def is_module(analysis: Analysis, value: Value) -> bool:
@@ -64,6 +66,29 @@ def is_part(analysis: Analysis, variable: Variable) -> bool:
         (part, a.scope) for a in assignments_to(analysis, variable) if a.value is not None for part in walk(a.value)
     ]
     return any(isinstance(part, ast.Attribute) and classes_of(analysis, part.value, scope) for part, scope in given)
+
+
+def has_no_weights(analysis: Analysis, kind: Scope) -> bool:
+    """Return whether a class of modules surely has no weights, as one of a metric: all that it makes and runs is known.
+
+    Layers as torch.nn.Softmax have none either.
+    """
+    functions = [child for owner in analysis.classes.mro(kind) for child in owner.children if child.is_function]
+    calls = ((node, scope) for scope in functions for node in own_nodes(scope.node) if isinstance(node, ast.Call))
+    return not any(_may_have_weights(analysis, call, scope) for call, scope in calls)
+
+
+def _may_have_weights(analysis: Analysis, call: ast.Call, scope: Scope) -> bool:
+    """Return whether a call in a method of a module can make, or run, something that has weights."""
+    run = (value.builder for value in analysis.evaluate(call.func, scope) if isinstance(value, Result))
+    names = analysis.called(call, scope) | set(run)
+    if any(name.startswith(MODULE_PACKAGES) for name in names):
+        return any(name.startswith(MAKE_WEIGHTS) for name in names)
+    if names or analysis.functions_called(call, scope):
+        return False
+    function = call.func  # self.layer(x), layer(x), layer.forward(x); x.sum() and super().__init__() have none
+    is_method = isinstance(function, ast.Attribute) and not is_own(function.value, scope)
+    return not is_method or last_name(call) == "forward"
 
 
 def is_layer(analysis: Analysis, value: Value) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import is_method
+from retrofit.analysis.calls import is_method, is_own, method_of
 from retrofit.analysis.flow.variables import Variable, variables_of
-from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes, parameters
+from retrofit.analysis.scopes import FUNCTIONS, Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Instance, LocalFunction
 
@@ -31,23 +31,10 @@ def receivers(analysis: Analysis, method: Scope, seen: frozenset[Scope] = frozen
         function = site.call.func
         held = function.value if isinstance(function, ast.Attribute) else function
         if is_own(held, site.scope):
-            found |= receivers(analysis, _method_of(site.scope), seen | {method})
+            found |= receivers(analysis, method_of(site.scope), seen | {method})
         else:
             found |= variables_of(analysis, held, site.scope)
     return found
-
-
-def is_own(node: ast.expr, scope: Scope) -> bool:
-    """Return whether an expression is the object that the method around it is called of."""
-    method = _method_of(scope)
-    return isinstance(node, ast.Name) and is_method(method) and parameters(method.node)[:1] == [node.id]  # type: ignore[arg-type]
-
-
-def _method_of(scope: Scope) -> Scope:
-    """Return the method that a function, or one in it, is."""
-    while scope.parent is not None and scope.parent.is_function:
-        scope = scope.parent
-    return scope
 
 
 def _runs(analysis: Analysis, method: Scope) -> Iterator[Run]:

@@ -77,7 +77,12 @@ def reduction_for(project: Project, node: ast.expr, scope: Scope) -> str:
 
     What is computed from sums over all ranks is the same on each, and so is the mean of it.
     """
-    return SUM_OF_RANKS if is_sum(loss_kind(project, node, scope)) else MEAN_OF_RANKS
+    return SUM_OF_RANKS if is_summed(project, node, scope) else MEAN_OF_RANKS
+
+
+def is_summed(project: Project, node: ast.expr, scope: Scope) -> bool:
+    """Return whether a value of a loss, as it is written there, is a sum over the batch."""
+    return is_sum(loss_kind(project, node, scope))
 
 
 def has_rows(project: Project, node: ast.expr, scope: Scope) -> bool:

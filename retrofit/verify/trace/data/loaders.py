@@ -283,7 +283,8 @@ class TracedIterator:
     def _is_copy(self) -> bool:
         """Return whether this rank computes rank 0's batches once more, which count nothing here: they stay whole."""
         sampler = getattr(self.loader, "sampler", None)
-        return self.trace.settings.rank > 0 and getattr(sampler, "is_whole_on_ranks", False)
+        is_kept = getattr(sampler, "kept", False) and getattr(sampler, "part", None) is not None
+        return self.trace.settings.rank > 0 and is_kept
 
     def _probe(self) -> dict[str, str] | None:
         """Return the content of a few samples on streams of their own, without a trace in the process's streams."""
