@@ -51,8 +51,16 @@ def _drawn_choices(project: Project) -> Iterator[tuple[ast.expr, Scope]]:
             continue
         seen.add(node)
         for chosen in (*_chosen_by(node), *_chosen_objects(project, node, scope)):
-            if _is_drawn(project, chosen, scope) and not project.batch_values.loops_around(node, scope):
+            if _is_drawn(project, chosen, scope) and not is_for_each(project, node, scope):
                 yield chosen, scope
+
+
+def is_for_each(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a node may be run for each sample of a batch: not for each position that these have."""
+    from ..losses.reductions.reduction import plain_reader
+
+    is_in_loop = bool(project.batch_values.loops_around(node, scope))
+    return is_in_loop and plain_reader(project).samples.may_be_within(node, scope)
 
 
 def run_for_batches(project: Project) -> Places[Scope]:

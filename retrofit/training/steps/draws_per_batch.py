@@ -28,7 +28,7 @@ from retrofit.training.torch_api.tensors import NEW
 from ..data.random_draws import draws_in_loop
 from ..losses.gathering.values import ROWS
 from ..losses.terms import loss_expressions
-from .drawn_choices import onward, read
+from .drawn_choices import is_for_each, onward, read
 from .mixed_by_libraries import collated
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _draws_per_batch(project: Project) -> Iterator[tuple[ast.Call, Scope]]:
             continue
         if project.analysis.called(node, scope) & SHUFFLES or not _is_trained_on(project, node, scope):
             continue
-        if project.batch_values.loops_around(node, scope):
+        if is_for_each(project, node, scope):
             continue
         given = given_to_draw(node) if given is None else given
         follows = any(_follows_number(project, part, scope) for part in given)
@@ -187,7 +187,7 @@ def follows_batch(project: Project, node: ast.expr, scope: Scope) -> bool:
 
 def _is_trained_on(project: Project, call: ast.Call, scope: Scope) -> bool:
     """Return whether the loss is computed from what a call gives, or from the tensor that it fills."""
-    used, filled = project.analysis.fact("what the losses are computed from", lambda: _find_used(project))
+    used, filled = losses_from(project)
     is_in_place = isinstance(call.func, ast.Attribute) and call.func.attr in DRAWS_IN_PLACE
     receiver = call.func.value if is_in_place else None  # type: ignore[attr-defined]
     while isinstance(receiver, ast.Attribute) and receiver.attr == "data":
@@ -195,8 +195,12 @@ def _is_trained_on(project: Project, call: ast.Call, scope: Scope) -> bool:
     return call in used or (receiver is not None and (ast.unparse(receiver), scope) in filled)
 
 
+def losses_from(project: Project) -> tuple[set[ast.AST], set[tuple[str, Scope]]]:
+    """Return the calls, and the variables as they are written, that the losses are computed from, looked for once."""
+    return project.analysis.fact("what the losses are computed from", lambda: _find_used(project))
+
+
 def _find_used(project: Project) -> tuple[set[ast.AST], set[tuple[str, Scope]]]:
-    """Return the calls, and the variables as they are written, that the losses are computed from."""
     calls: set[ast.AST] = set()
     names: set[tuple[str, Scope]] = set()
     starts = [Origin(*place) for path in project.paths for place in loss_expressions(path)]
