@@ -20,6 +20,7 @@ from ..losses.loss_reads import names_of, terms_of
 from ..losses.reductions.reduction import MEAN_OF_RANKS, reduction_for
 from ..losses.terms import loss_expressions
 from ..model.models import Call
+from ..steps.draws_per_batch import losses_from
 from .counts.size_uses import is_carried_count
 from .kinds import BATCH, MEAN, SUM, TENSORS
 
@@ -117,7 +118,7 @@ class LossNames:
     def trained(self, scope: Scope) -> set[str]:
         """Return the names in a function that the loss is computed from."""
         if scope not in self._trained:
-            found: set[str] = set()
+            found = {name for name, where in losses_from(self._project)[1] if where is scope}
             for path in self._project.paths:
                 for expression, where in loss_expressions(path):
                     if where is scope:
