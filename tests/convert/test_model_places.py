@@ -578,3 +578,67 @@ for (x,) in loader:
 def test_a_compiled_model_is_wrapped_after_the_model_in_it_has_moved(tmp_path: Path, made: str, moved: str) -> None:
     lines = converted(tmp_path, COMPILED.replace("MOVED", f"fast = {made}\n{moved}"))
     assert lines.index("fast = rd.distribute_model(fast)") == lines.index(moved) + 1
+
+
+TWO_SOLVERS = """\
+import argparse
+
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Base:
+    def __init__(self):
+        torch.manual_seed(0)
+        self.loader = DataLoader(TensorDataset(torch.randn(44, 4), torch.randn(44, 2)), 8, shuffle=True)
+
+    def backward(self, loss):
+        loss.backward()
+        self.optimizer.step()
+
+    def compile(self):
+        if args.compile:
+            self.model = torch.compile(self.model)
+
+
+class First(Base):
+    def set_model(self):
+        self.model = nn.Linear(4, 2)
+        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1)
+        self.compile()
+
+    def run(self):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            self.backward((self.model(x) - y).pow(2).mean())
+
+
+class Second(Base):
+    def set_model(self):
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1)
+        self.compile()
+
+    def run(self):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            self.backward((self.model(x) - y).abs().mean())
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--second", action="store_true")
+parser.add_argument("--compile", action="store_true")
+args = parser.parse_args()
+solver = Second() if args.second else First()
+solver.set_model()
+solver.run()
+"""
+
+
+def test_each_of_two_trainings_wraps_its_own_model(tmp_path: Path) -> None:
+    result = conversion(tmp_path, TWO_SOLVERS)
+    assert not result.refusals
+    lines = [line.strip() for line in result.files[0].text.splitlines()]
+    wrapped = [place for place, line in enumerate(lines) if line == "self.model = rd.distribute_model(self.model)"]
+    assert [lines[place - 1] for place in wrapped] == ["def run(self):"] * 2

@@ -120,11 +120,20 @@ def places_before_training(project: Project, model: Model) -> list[Place] | str:
     found: dict[Place, None] = {}
     for path in project.paths:
         frame = next((frame for frame in reversed(path.frames) if _holds(analysis, variable, frame.scope)), None)
+        if frame is None and not _is_run(analysis, model, path):
+            continue  # another training
         place = _place_in(analysis, model, frame) if frame is not None else None
         if place is None:
             return f"{variable} is set in several functions, and no function of the training comes after all of them"
         found[place] = None
-    return list(found)
+    return list(found) or f"{variable} is set in several functions, and no training was found that runs it"
+
+
+def _is_run(analysis: Analysis, model: Model, path: Path) -> bool:
+    """Return whether the loops of a training run a model."""
+    calls = {call.call for call in model.calls}
+    run = nodes_run(analysis, [(loop, frame.scope) for loop, frame in path.loops])
+    return not path.loops or any(node in calls for node, _ in run)
 
 
 def _set_again(project: Project, variable: Variable) -> Assignment | None:
