@@ -21,6 +21,7 @@ from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, TRANSPOSED
 
 from ..reductions.lists import SAMPLES, Lists
+from .further_arguments import further_arguments
 from .permutations import inverted, permutation_of
 
 if TYPE_CHECKING:
@@ -186,11 +187,14 @@ class ValueReader:
         return found
 
     def _of_parameter(self, name: str, scope: Scope, path: Path) -> Value:
-        if not isinstance(scope.node, FUNCTIONS) or name == "self" or name not in given_parameters(scope):
+        if not isinstance(scope.node, FUNCTIONS) or name == "self":
             return Value(FIXED)
         found = []
         names = given_parameters(scope)
         for site in self._sites(scope.node):
+            if name not in names:
+                found += [self.value(*place) for place in further_arguments(site, scope, name, path)]
+                continue
             default = default_of(scope.node, name)
             argument, spread = site.argument(names, name), site.spread_for(names, name)
             if argument is None and spread is not None:  # model(**batch)
