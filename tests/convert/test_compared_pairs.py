@@ -154,3 +154,55 @@ def test_what_a_part_of_the_model_gives_is_compared(head: str, tmp_path: Path) -
     )
     text = text.replace("torch.manual_seed", NET + "torch.manual_seed")
     assert any(finding.code == "RF303" for finding in conversion(tmp_path, text).findings)
+
+
+REPEATED = """\
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Attention(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.heads, self.query, self.key = heads, nn.Linear(4, 4 * heads), nn.Linear(4, 4 * heads)
+        self.value = nn.Linear(4, 4)
+
+    def forward(self, x):
+        query = self.query(x.mean(1)).view(-1, 4)
+        key = self.key(x).view(len(x), 3, self.heads, 4).transpose(1, 2).reshape(-1, 3, 4)
+        value = self.value(x) + 0.1 * torch.randn(4)
+        if self.heads > 1:
+            value = value.repeat(self.heads, 1, 1)
+        weight = torch.bmm(query.unsqueeze(1), key.transpose(1, 2)).squeeze(1).softmax(-1)
+        out = torch.bmm(weight.unsqueeze(1), value).squeeze(1)
+        return out.view(len(x), -1).sum(1)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--heads", type=int, default=1)
+args = parser.parse_args()
+loader = DataLoader(TensorDataset(torch.randn(32, 3, 4)), batch_size=8, shuffle=True)
+model = Attention(args.heads)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_an_option_that_repeats_rows_ends_several_processes(tmp_path: Path) -> None:
+    result = conversion(tmp_path, REPEATED)
+    assert not result.refusals
+    lines = [line.strip() for line in result.files[0].text.splitlines()]
+    place = lines.index("value = value.repeat(self.heads, 1, 1)")
+    assert lines[place - 1].startswith("rd.process_group.one_process_only(")
+    assert sum("one_process_only" in line for line in lines) == 1
+
+
+def test_rows_that_are_always_repeated_are_refused(tmp_path: Path) -> None:
+    script = REPEATED.replace("if self.heads > 1:", "for _ in range(1):")
+    assert [finding.code for finding in conversion(tmp_path, script).refusals] == ["RF303"]

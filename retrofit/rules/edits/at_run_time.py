@@ -64,13 +64,17 @@ def refused_at_run_time(project: Project, finding: Finding) -> Finding:
     if not finding.refusal or kind is None or not kind.is_local or node is None or source is None:
         return finding
     scope = project.analysis.scope_at(source, node)
-    ways = _ways(project)
     is_chosen = is_function(node)
-    if not is_chosen and not is_optional(project.analysis, node, scope, ways):
+    if not is_chosen and not is_left_out(project, node, scope):
         return finding
     edits = _edits(scope, node, finding.refusal, is_chosen)
     message = f"several processes end with an error here: {finding.refusal}"
     return replace(finding, message=message, edits=edits, refusal="") if edits else finding
+
+
+def is_left_out(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether the training can do without a place."""
+    return is_optional(project.analysis, node, scope, _ways(project))
 
 
 def is_refused_at_run_time(finding: Finding) -> bool:

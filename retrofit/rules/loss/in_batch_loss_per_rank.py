@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.edits import surround
+from retrofit.analysis.nodes import walk
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.at_run_time import is_left_out
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.losses.comparisons.comparisons import comparisons
@@ -170,7 +172,9 @@ def find(project: Project) -> Iterator[Finding]:
         if reason is None and whole.rows:
             continue
         refusal = f"{pair}: in-batch negatives change with the batch" + (f"; {reason}" if reason else "")
-        yield found(RULE, pair.scope.source, pair.node, MESSAGE, refusal=refusal, kind="in-batch-loss")
+        before = (place for place in pair.repeated_at if place[0] not in set(walk(pair.node)))
+        node, scope = next((p for p in before if is_left_out(project, *p)), (pair.node, pair.scope))
+        yield found(RULE, scope.source, node, MESSAGE, refusal=refusal, kind="in-batch-loss")
     for node, (scope, has_views) in whole.rows.items():
         edits = surround(scope.source, node, "rd.loss.batch_rows(", ", views=True)" if has_views else ")")
         yield found(RULE, scope.source, node, MESSAGE, edits)

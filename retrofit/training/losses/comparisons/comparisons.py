@@ -48,12 +48,16 @@ OF_SHAPE = SHAPE_ATTRIBUTES | SHAPE_METHODS | {"device", "dtype", "len"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """An operation that compares the rows of `left` and `right`, in the training on a batch."""
+    """An operation that compares the rows of `left` and `right`, in the training on a batch.
+
+    `repeated_at`: where these are repeated, if it compares none without that.
+    """
 
     node: ast.expr
     scope: Scope
     left: ast.expr
     right: ast.expr
+    repeated_at: tuple[tuple[ast.AST, Scope], ...] = ()
 
     def __str__(self) -> str:
         left, right = ast.unparse(self.left), ast.unparse(self.right)
@@ -97,7 +101,7 @@ def _find(project: Project) -> Iterator[Comparison]:
         if pair.is_broadcast and not all(_has_samples(project, part, scope) for part in parts):
             continue
         if not any(_is_gathered(project, part, scope) for part in parts):
-            yield Comparison(node, scope, pair.left, pair.right)  # type: ignore[arg-type]
+            yield Comparison(node, scope, pair.left, pair.right, pair.repeated_at)  # type: ignore[arg-type]
 
 
 def _origins(project: Project, node: ast.expr, scope: Scope) -> list[tuple[ast.AST, Scope]]:
@@ -316,5 +320,9 @@ def _moved_pair(project: Project, node: ast.AST, scope: Scope) -> Pair | None:
     if operands is not None:
         return Pair(*operands, is_moved=True, drawn_from=operands)
     operands = rows_across_axes(project, node, scope, lambda part: _is_computed(project, part, scope))
-    operands = operands or repeated_pairs(project, node, scope)
-    return Pair(*operands, is_broadcast=True) if operands is not None else None
+    if operands is not None:
+        return Pair(*operands, is_broadcast=True)
+    repeated = repeated_pairs(project, node, scope)
+    if repeated is None:
+        return None
+    return Pair(*repeated[0], is_broadcast=True, repeated_at=tuple((o.node, o.scope) for o in repeated[1]))

@@ -88,17 +88,21 @@ def _is_computed_in(project: Project, node: ast.expr, scope: Scope, loop: Sample
     return any(isinstance(step.node, ast.Name) and step.node.id in names for step in steps)
 
 
-def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> Operands | None:
-    """Return what is compared row by row where one operand has all rows for each row of the other."""
+def repeated_pairs(project: Project, node: ast.AST, scope: Scope) -> tuple[Operands, list[Origin]] | None:
+    """Return what is compared row by row where one operand has all rows for each row of the other.
+
+    With the places that repeat the rows of each.
+    """
     operands = _operands(node)
     if operands is None or not project.analysis.fact("rows are repeated", lambda: _repeats_rows(project)):
         return None
     first = _repetition(project, operands[0], scope)
-    if first is None or {first, _repetition(project, operands[1], scope)} != {TILED, SPREAD}:
+    second = _repetition(project, operands[1], scope) if first is not None else None
+    if first is None or second is None or {first[0], second[0]} != {TILED, SPREAD}:
         return None
     samples = plain_reader(project).samples
     is_of_one = any(samples.is_within(*place) for place in call_chains(project.analysis, node, scope))
-    return operands if not is_of_one else None
+    return (operands, [first[1], second[1]]) if not is_of_one else None
 
 
 def _repeats_rows(project: Project) -> bool:
@@ -163,9 +167,9 @@ def _uses(node: ast.expr, loop: SampleLoop) -> bool:
     return False
 
 
-def _repetition(project: Project, node: ast.expr, scope: Scope) -> int | None:
-    """Return how the rows of an expression are repeated for a batch of the training, None where they are not."""
-    repeated: list[int] = []  # what comes before the call has to say it first: `x.unsqueeze(1).repeat(n, 1, 1)`
+def _repetition(project: Project, node: ast.expr, scope: Scope) -> tuple[int, Origin] | None:
+    """Return how, and where, the rows of an expression are repeated for a batch of the training; None if not."""
+    repeated: list[tuple[int, Origin]] = []  # what comes before says it first: `x.unsqueeze(1).repeat(n, 1, 1)`
     for origin in closure([Origin(node, scope)], lambda origin: _before(project, origin)):
         call = origin.node
         found = None
@@ -176,9 +180,9 @@ def _repetition(project: Project, node: ast.expr, scope: Scope) -> int | None:
         elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not origin.keys:
             found = _by_method(call, call.func.attr)
             by_repeat = _by_repeat(call) if call.func.attr == "repeat" else None
-            repeated += [] if by_repeat is None else [by_repeat]
+            repeated += [] if by_repeat is None else [(by_repeat, origin)]
         if found is not None:
-            return found
+            return found, origin
     return repeated[0] if repeated else None
 
 

@@ -37,6 +37,7 @@ class Pair:
     is_broadcast: bool = False
     is_moved: bool = False  # not in the first axis
     drawn_from: tuple[ast.expr, ...] = ()  # what two loops over samples go through, and the elements of it
+    repeated_at: tuple[tuple[ast.AST, Scope], ...] = ()  # the places without which no rows would meet
 
 
 def pair_of(analysis: Analysis, node: ast.AST, scope: Scope) -> Pair | None:
