@@ -11,10 +11,12 @@ from retrofit.analysis.scopes import Scope
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
+from retrofit.training.loops import Path
 from retrofit.training.losses.criteria.named_at_run_time import losses_named_at_run_time
-from retrofit.training.losses.reductions.kinds import SUM, UNKNOWN
+from retrofit.training.losses.flow import loss_parts
+from retrofit.training.losses.reductions.kinds import SUM, UNKNOWN, Kind
 from retrofit.training.losses.reductions.reduction import backward_kind, is_sum, loss_kind, sum_terms
-from retrofit.training.losses.terms import is_of_all
+from retrofit.training.losses.terms import is_of_all, terms_at
 from retrofit.training.torch_api.runtime import SUM_LOSS
 
 RULE = CATALOG["RF307"]
@@ -24,6 +26,7 @@ HELP_ENTRIES = (
     "nothing where the entries are outputs of layers, scales or heads, with all samples in each; where they are "
     "samples: rd.loss.sum_loss(loss).backward(), and the rate stays"
 )
+HELP_OPEN = "where it is a sum: rd.loss.sum_loss(loss).backward(), and the rate stays"
 HELP_SUM = "where the divisor is not the number of samples: rd.loss.sum_loss(loss).backward()"
 HELP_NAMED = (
     "nothing where it is a mean over the samples; for a sum over them rd.loss.sum_loss(loss).backward(); for one that "
@@ -105,6 +108,7 @@ def find(project: Project) -> Iterator[Finding]:
                 if node is call or node not in seen:
                     seen.add(node)
                     yield finding
+            yield from _of_open_terms(project, path, seen)
     for loss, where in losses_named_at_run_time(project) if not project.distribution.is_by_hand else ():
         message = f"{ast.unparse(loss.func)} gets its name in the run, so it cannot be told whether the loss is a mean"
         yield found(RULE, where.source, loss, message, help=HELP_NAMED)
@@ -132,6 +136,20 @@ def _of_loss(project: Project, call: ast.Call, scope: Scope) -> Iterator[tuple[F
         text = ast.unparse(iterable)
         message = f"the loss is added up over {text}, of which it is not known whether its entries are samples"
         yield found(RULE, where.source, iterable, message, help=HELP_ENTRIES), iterable
+
+
+def _of_open_terms(project: Project, path: Path, seen: set[ast.AST]) -> Iterator[Finding]:
+    """Yield the terms of a loss of which an option chooses whether they are sums: reduction=args.reduction."""
+    for part, scope in loss_parts(project.analysis, path) if UNKNOWN in _kind_of(project, path).parts else ():
+        if part not in seen and any(not term.reduction for term in terms_at(project.analysis, part, scope)):
+            seen.add(part)
+            yield found(RULE, scope.source, part, "an option chooses whether a term is a sum", help=HELP_OPEN)
+
+
+def _kind_of(project: Project, path: Path) -> Kind:
+    call = path.frames[0].node
+    assert isinstance(call, ast.Call)
+    return backward_kind(project, call, path.frames[0].scope)
 
 
 def _has_factor(project: Project, loss: ast.expr, scope: Scope) -> bool:

@@ -26,6 +26,7 @@ from retrofit.training.torch_api.losses import (
 from ..distributed.distribution import Distribution, leads_to_samples
 from ..loops import Path
 from .criteria.derived_criteria import Base, bases_run, is_of_super
+from .reductions.decided import arm_taken
 
 MEAN = "mean"
 
@@ -159,7 +160,8 @@ def _is_none(node: ast.expr | None) -> bool:
 
 def _constant(analysis: Analysis, node: ast.expr | None, scope: Scope) -> ast.expr | None:
     """Return the literal that an option has wherever it is set, None where it is not known."""
-    literals = [v.node if isinstance(v, Display) else None for v in analysis.evaluate(node, scope)]
+    values = analysis.evaluate(arm_taken(analysis, node, scope), scope)
+    literals = [value.node if isinstance(value, Display) else None for value in values]
     same = {_literal(literal) for literal in literals}
     return literals[0] if len(same) == 1 and None not in same else None
 

@@ -58,6 +58,17 @@ def truth(analysis: Analysis, test: ast.expr, scope: Scope) -> bool | None:
     return found.pop() if len(found) == 1 else None
 
 
+def arm_taken(analysis: Analysis, node: ast.expr | None, scope: Scope) -> ast.expr | None:
+    """Return what an expression is where literal options decide it: "sum" of `"mean" if average else "sum"`."""
+    while isinstance(node, (ast.IfExp, ast.Name)):
+        chosen = scope.only_value(node.id) if isinstance(node, ast.Name) else node
+        holds = truth(analysis, chosen.test, scope) if isinstance(chosen, ast.IfExp) else None
+        if holds is None or not isinstance(chosen, ast.IfExp):
+            break
+        node = chosen.body if holds else chosen.orelse
+    return node
+
+
 def taken(bindings: list[Binding], name: ast.Name, scope: Scope, site: CallSite) -> list[Binding]:
     """Return the bindings of a name that one call of a function comes to, which may give labels or not."""
     arms = {binding: _is_in_taken_arm(binding.node, scope, site) for binding in bindings}
