@@ -1858,6 +1858,8 @@ def gather_batch(values: Any) -> Any:
 
 def rows_of(part: Any, rows: slice) -> Any:
     """Return rows of a tensor, an array or a list, next to each other in memory where those of `part` are."""
+    if isinstance(part, torch.Tensor) and part.layout == torch.sparse_coo:
+        return part.index_select(0, torch.arange(len(part), device=part.device)[rows])
     own = part[rows]
     if isinstance(part, torch.Tensor):
         return own.contiguous() if part.is_contiguous() else own
@@ -4921,4 +4923,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 dfcd46322ff66b59f90bb742b492f392c3bf950117ecf9e59b35ab00d0a25d14
+# Unchanged while the text above has the SHA-256 f901ce88ef9473d4be083cdf2c6f9b8021c2440261ee24ebecda3002d2524e6b

@@ -254,6 +254,20 @@ def test_what_cannot_be_split_by_rows_counts_on_rank_0(ranks, batch):
     assert ranks(2).run(parts_of, [batch]) == [[(batch, 2.0)], [(batch, 0.0)]]
 
 
+def parts_of_sparse():
+    batches = [torch.eye(3).to_sparse(), (torch.eye(3).to_sparse(), torch.arange(3))]
+    alone, (first, second) = (batch for batch, _ in parts_of(batches))
+    return alone.to_dense().tolist(), first.to_dense().tolist(), second.tolist()
+
+
+def test_a_sparse_batch_is_split_by_rows(ranks):
+    rows = torch.eye(3).tolist()
+    assert ranks(2).run(parts_of_sparse) == [
+        ([rows[0], rows[2]], [rows[0], rows[2]], [0, 2]),
+        ([rows[1]], [rows[1]], [1]),
+    ]
+
+
 def parts_of_kept():
     return parts_of([[1, 2], [3, 4]], keep_batches=True)
 

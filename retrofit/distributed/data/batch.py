@@ -306,6 +306,8 @@ def gather_batch(values: Any) -> Any:
 
 def rows_of(part: Any, rows: slice) -> Any:
     """Return rows of a tensor, an array or a list, next to each other in memory where those of `part` are."""
+    if isinstance(part, torch.Tensor) and part.layout == torch.sparse_coo:
+        return part.index_select(0, torch.arange(len(part), device=part.device)[rows])
     own = part[rows]
     if isinstance(part, torch.Tensor):
         return own.contiguous() if part.is_contiguous() else own
