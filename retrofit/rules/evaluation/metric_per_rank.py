@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
+from retrofit.analysis.files.source import Source
 from retrofit.analysis.nodes import walk
+from retrofit.analysis.python_api import ADDS_ONE
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.finding import Finding, found
@@ -66,6 +68,8 @@ for images, labels in loader:
 """,
 ]
 
+KEEPS = ADDS_ONE | {"extend", "update"}
+TOTAL = "rd.reduce_total"
 COLLECT = "total, count = rd.sum_over_ranks(total, count), on every process, before it decides"
 
 
@@ -131,11 +135,20 @@ def _shown(project: Project) -> Iterator[Finding]:
             function = reduction_for(project, node, frame.scope)
             is_after = _is_after_batches(project, path, node)
             if function == SUM_OF_RANKS and not is_after:
-                continue  # with what it is divided by, or not at all: RF407
+                if not _is_shown_alone(source, node):
+                    continue  # with what it is divided by, or not at all: RF407
+                function = TOTAL
             function = MEAN_OF_LAST if function == MEAN_OF_RANKS and is_after else function
             edits = [reduce_value(frame.scope, node, function), *_quotient_edits(project, node, frame.scope)]
             help = RULE.remedy.replace("rd.reduce_loss", function)
             yield found(RULE, source, node, "the logged loss is this rank's own", edits, help=help)
+
+
+def _is_shown_alone(source: Source, loss: ast.AST) -> bool:
+    """Return whether a statement shows a loss as it is, and does not compute with it, or keep it."""
+    statement = source.statement(loss)
+    is_computed = any(isinstance(outer, ast.BinOp) for outer in source.ancestors(loss) if isinstance(outer, ast.expr))
+    return isinstance(statement, ast.Expr) and last_name(statement.value) not in KEEPS and not is_computed
 
 
 def _is_after_batches(project: Project, path: Path, node: ast.AST) -> bool:

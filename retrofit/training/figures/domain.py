@@ -240,6 +240,8 @@ class TorchDomain:
         """Return a loss, or a term of it: what it is computed from need not be understood."""
         if self.losses.is_unseen(node, scope, flow):
             return Flow(SUM if is_summed(self.project, node, scope) else MEAN, is_term=True)
+        if flow.kind == MEAN and not flow.is_read and is_summed(self.project, node, scope):
+            return Flow(SUM, is_term=True)  # of one sample after the other
         return replace(flow, is_term=True) if flow.kind in TENSORS | {MEAN, SUM} else flow
 
     # What becomes of them.

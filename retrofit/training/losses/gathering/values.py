@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import CallSite, default_of, given_parameters
 from retrofit.analysis.flow.bindings import bindings_of
+from retrofit.analysis.flow.calls.further_arguments import further_arguments
 from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
 from retrofit.analysis.flow.sources import MOST_KEYS
@@ -21,7 +22,6 @@ from retrofit.training.data.batch_values import BATCH
 from retrofit.training.torch_api.tensors import SHAPE_ATTRIBUTES, TRANSPOSED
 
 from ..reductions.lists import SAMPLES, Lists
-from .further_arguments import further_arguments
 from .permutations import inverted, permutation_of
 
 if TYPE_CHECKING:
