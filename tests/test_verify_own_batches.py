@@ -404,7 +404,30 @@ for step in range(8):
     loss.backward()
     optimizer.step()
 """
+LEFT_EVALUATION = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+train = DataLoader(TensorDataset(torch.randn(26, 5)), 6, shuffle=True)
+held_out = DataLoader(TensorDataset(torch.randn(10, 5)), 3)
+model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(2):
+    model.train()
+    for (x,) in train:
+        loss = torch.nn.functional.mse_loss(model(x), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    for (x,) in held_out:
+        print(torch.nn.functional.mse_loss(model(x), x).item())
+        if epoch == 0:
+            break
+"""
 SCRIPTS = {
+    "an evaluation that is left": LEFT_EVALUATION,
     "episodes that stay whole": EPISODES,
     "lists of inputs": LISTS_OF_INPUTS,
     "batches of an object": OF_AN_OBJECT,

@@ -92,7 +92,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
         if settings.rank == 0 and settings.snapshot and is_first:
             snapshot(Path(settings.project), Path(settings.snapshot))
 
-    loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch)
+    loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
     steps.on_backward = rows.on_backward
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts

@@ -40,6 +40,10 @@ class ModelTrace:
             self._is_forward = False
             self.on_forward(False)
 
+    def is_evaluating(self) -> bool:
+        """Return whether all models, and some, are in evaluation mode."""
+        return bool(self.models) and not any(model.training for model in self.models)
+
     def name_of(self, parameter: torch.Tensor, number: int) -> str:
         """Return the parameter's name without wrapper prefixes, or its number where no called model holds it."""
         if id(parameter) not in self._names:

@@ -36,9 +36,10 @@ class LoaderTrace:
         streams: Streams,
         on_batch: Callable[..., None],
         on_second_epoch: Callable[[], None],
+        is_evaluating: Callable[[], bool],
     ) -> None:
         self.recorder, self.settings, self.streams = recorder, settings, streams
-        self.on_batch, self.on_second_epoch = on_batch, on_second_epoch
+        self.on_batch, self.on_second_epoch, self.is_evaluating = on_batch, on_second_epoch, is_evaluating
         self.names = DatasetNames()
         self.replay = Replay(settings.replay, settings.reorder) if settings.replay else None
         self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
@@ -93,11 +94,18 @@ class LoaderTrace:
 
     def begin(self, iteration: TracedIterator) -> None:
         """Count an iteration that starts; one over the same dataset that the script has left is over now."""
+        self.leave_evaluations()
         left = self._latest.get(iteration.key)
         if left is not None:
             left.end()
         self._latest[iteration.key] = iteration
         self.num_iterations += 1
+
+    def leave_evaluations(self) -> None:
+        """End evaluations that the script has left before their last batch, now that a training draws batches."""
+        left = [drawn for drawn in self._drawn if drawn.is_evaluation and not drawn.steps]
+        for drawn in left if not self.is_evaluating() else ():
+            drawn.end()
 
     def rows(self) -> int:
         """Return the number of samples drawn since the last optimizer step."""
@@ -108,6 +116,7 @@ class LoaderTrace:
         self._drawn = [drawn for drawn in self._drawn if drawn is not iteration]
 
     def mark_drawn(self, iteration: TracedIterator) -> None:
+        iteration.is_evaluation = self.is_evaluating()
         if torch.is_grad_enabled():
             self._last_draw = self.recorder.step
         if iteration not in self._drawn:
@@ -134,7 +143,7 @@ class TracedIterator:
         self.key = trace.names.key(self.dataset)
         self.id, self.epoch, self.repeat, self.steps, self.rows, self.num_drawn = 0, 0, 0, 0, 0, 0
         self.draws: set[str] = set()
-        self._is_open, self._is_begun, self._is_endless = True, False, False
+        self._is_open, self._is_begun, self._is_endless, self.is_evaluation = True, False, False, False
         self._samples: list[Any] = []
         self._watched = 0
 

@@ -158,6 +158,7 @@ class OwnBatches:
 
     def _begin(self, source: Any) -> int:
         loaders = self._loaders
+        loaders.leave_evaluations()
         key = self._keys.setdefault(source, f"{OWN_BATCHES}:-:{len(self._keys)}")
         number = loaders.num_iterations
         loaders.num_iterations += 1
