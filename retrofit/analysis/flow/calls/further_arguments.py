@@ -20,14 +20,14 @@ def further_arguments(site: CallSite, scope: Scope, name: str, path: Keys) -> It
     names, key, inner = given_parameters(scope), path[0] if path else None, path[1:]
     named = scope.node.args.kwarg  # type: ignore[union-attr]
     if named is not None and named.arg == name:
-        for keyword, where in site.keywords():
+        for keyword, where in site.keywords:
             if keyword.arg is None:
                 yield keyword.value, where, path
             elif keyword.arg not in names and key in (None, keyword.arg):
                 yield keyword.value, where, inner
         return
     taken = len(names) - len(scope.node.args.kwonlyargs)  # type: ignore[union-attr]
-    given = site.positional()
+    given = site.positional
     spread = next((place for place, (part, _) in enumerate(given) if isinstance(part, ast.Starred)), len(given))
     for place, (part, where) in enumerate(given):
         if isinstance(part, ast.Starred):
