@@ -40,6 +40,7 @@ from .kinds import (
     Values,
     name_of,
 )
+from .set_outside import set_outside
 
 S = TypeVar("S")
 
@@ -255,8 +256,11 @@ class Analysis:
         if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id == "super":
             return self._of_super(node.attr, scope)
         found: set[Value] = set()
+        outer = scope.source.parents.get(node)
+        is_called = isinstance(outer, ast.Call) and outer.func is node
         for base in self.evaluate(node.value, scope):
             found |= self.members(base, node.attr)
+            found |= set_outside(self, base, node.attr) if is_called else NOTHING
         return frozenset(found)
 
     def _of_super(self, name: str, scope: Scope) -> Values:
