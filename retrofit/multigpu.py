@@ -4191,7 +4191,11 @@ KEEPS_PREFIX = "keeps_prefix"  # in the __dict__ of a DDPWrapper that takes the 
 
 
 class OneDevice(ModuleAttributes, nn.DataParallel):
-    """A DataParallel over the GPU of this process alone, until `distribute_model` takes its place."""
+    """A DataParallel over the GPU of this process alone, until `distribute_model` takes its place.
+
+    Around a model that is wrapped already it stays: `net` has names of its own, and `DataParallel(net)` those with
+    `module.`.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         place, count = read_environment(os.environ), torch.cuda.device_count()
@@ -4199,6 +4203,12 @@ class OneDevice(ModuleAttributes, nn.DataParallel):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return super().load_state_dict(fitting_keys(self, state_dict), *args, **kwargs)
+
+    def named_parameters(self, prefix: str = "", *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.module.named_parameters(_below(prefix), *args, **kwargs)
+
+    def named_buffers(self, prefix: str = "", *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return self.module.named_buffers(_below(prefix), *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """In a file it is a DataParallel, which needs nothing of the runtime to be read."""
@@ -4216,10 +4226,12 @@ def data_parallel(kind: type[nn.DataParallel], module: nn.Module, *args: Any, **
     """
     if read_environment(os.environ).world_size == 1:
         return kind(module, *args, **options)
-    if isinstance(module, DistributedDataParallel):
-        module.__dict__[KEEPS_PREFIX] = True
-        return module
     return OneDevice(module)
+
+
+def _below(prefix: str) -> str:
+    """Return the prefix of the names in `module`."""
+    return f"{prefix}.module" if prefix else "module"
 
 
 def is_data_parallel(model: Any) -> bool:
@@ -4658,8 +4670,8 @@ def distribute_model(
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
-    if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
-        return model  # wrapped already; under DataParallel one process drives all GPUs
+    if _is_wrapped(model):
+        return model
     by_environment = _wrapper_by_environment() if strategy is None else None
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
@@ -4685,6 +4697,13 @@ def distribute_model(
         model.module = wrapped  # whose class or BatchNorm layer was changed
         return model
     return wrapped
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    """Return whether a model is wrapped already; under torch's DataParallel one process drives all GPUs."""
+    if isinstance(model, OneDevice):
+        return isinstance(model.module, DDPWrapper)
+    return isinstance(model, (DDPWrapper, nn.DataParallel))
 
 
 def distribute_models(models: ModelsT, *, methods: Collection[str] = (), **options: Any) -> ModelsT:
@@ -4923,4 +4942,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 f901ce88ef9473d4be083cdf2c6f9b8021c2440261ee24ebecda3002d2524e6b
+# Unchanged while the text above has the SHA-256 a6bde6b698b7bb26d1fee385e4c04f27ce0d01f04f25bfd10d812e2c7dbf571a

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from convert.conversion import add_runtime, conversion, converted
+from torch import nn
 from verify.projects.launch import Launcher
 
 HEAD = """\
@@ -233,3 +234,61 @@ def test_checkpoints_go_from_the_original_to_the_converted_script_and_back(
         run(other, "train.py", ["--load", "../flipped.pt", "--save", "../flipped_out.pt"], world_size)
         out, straight = torch.load(tmp_path / "flipped_out.pt"), torch.load(tmp_path / f"after_{world_size}.pt")
         assert all(torch.equal(value, straight["model"][name]) for name, value in out["model"].items())
+
+
+TWO_NAMES = """\
+import copy, os, torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def test(net):
+    net.eval()
+    with torch.no_grad():
+        return sum(net(x).sum().item() for (x,) in DataLoader(TensorDataset(torch.randn(4, 3)), 4))
+
+
+torch.manual_seed(0)
+loader = DataLoader(TensorDataset(torch.randn(16, 3)), 4, shuffle=True)
+net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+parallel = nn.DataParallel(net)
+optimizer = optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    net.train()
+    for (x,) in loader:
+        optimizer.zero_grad()
+        parallel(x).pow(2).mean().backward()
+        optimizer.step()
+    test(net)
+parallel.load_state_dict(parallel.state_dict())
+both = {"net": net.state_dict(), "parallel": parallel.state_dict(), "copy": copy.deepcopy(net).state_dict()}
+names = [[name for name, _ in model.named_parameters()] for model in (net, parallel, parallel.module)]
+names += [[name for name, _ in model.named_buffers("all")] for model in (net, parallel)]
+torch.save({**both, "names": names}, "states.pt")
+torch.save(net, "net.pt")
+torch.save(parallel, "parallel.pt")
+"""
+
+
+def test_a_model_and_its_data_parallel_keep_names_of_their_own(launcher: Launcher, tmp_path: Path) -> None:
+    original, other = tmp_path / "original", tmp_path / "converted"
+    for folder in (original, other):
+        folder.mkdir()
+    (original / "train.py").write_text(TWO_NAMES)
+    changed = conversion(other, TWO_NAMES).files[0].text
+    assert "net = rd.distribute_model(net)\nparallel = rd.model.data_parallel(nn.DataParallel, net)" in changed
+    (other / "train.py").write_text(changed)
+    add_runtime(other)
+    saved = []
+    for folder, world_size in ((original, 1), (other, 1), (other, 2)):
+        result = launcher.run(folder, "train.py", [], world_size, RETROFIT_BATCH="global")
+        assert result["statuses"] == [0] * world_size, result["outputs"]
+        saved.append((torch.load(folder / "states.pt"), torch.load(folder / "net.pt", weights_only=False)))
+        assert type(torch.load(folder / "parallel.pt", weights_only=False)) is nn.DataParallel
+    first, _ = saved[0]
+    for states, net in saved:
+        assert states["names"] == first["names"]
+        assert type(net) is nn.Sequential
+        for part in ("net", "parallel", "copy"):
+            assert list(states[part]) == list(first[part])
+        assert all(torch.equal(value, states["parallel"][f"module.{name}"]) for name, value in states["net"].items())

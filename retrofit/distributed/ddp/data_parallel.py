@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..process.environment import read_environment
 from ..process.process_group import gpu_index
@@ -24,7 +23,11 @@ KEEPS_PREFIX = "keeps_prefix"  # in the __dict__ of a DDPWrapper that takes the 
 
 
 class OneDevice(ModuleAttributes, nn.DataParallel):
-    """A DataParallel over the GPU of this process alone, until `distribute_model` takes its place."""
+    """A DataParallel over the GPU of this process alone, until `distribute_model` takes its place.
+
+    Around a model that is wrapped already it stays: `net` has names of its own, and `DataParallel(net)` those with
+    `module.`.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         place, count = read_environment(os.environ), torch.cuda.device_count()
@@ -32,6 +35,12 @@ class OneDevice(ModuleAttributes, nn.DataParallel):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         return super().load_state_dict(fitting_keys(self, state_dict), *args, **kwargs)
+
+    def named_parameters(self, prefix: str = "", *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.module.named_parameters(_below(prefix), *args, **kwargs)
+
+    def named_buffers(self, prefix: str = "", *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        return self.module.named_buffers(_below(prefix), *args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """In a file it is a DataParallel, which needs nothing of the runtime to be read."""
@@ -49,10 +58,12 @@ def data_parallel(kind: type[nn.DataParallel], module: nn.Module, *args: Any, **
     """
     if read_environment(os.environ).world_size == 1:
         return kind(module, *args, **options)
-    if isinstance(module, DistributedDataParallel):
-        module.__dict__[KEEPS_PREFIX] = True
-        return module
     return OneDevice(module)
+
+
+def _below(prefix: str) -> str:
+    """Return the prefix of the names in `module`."""
+    return f"{prefix}.module" if prefix else "module"
 
 
 def is_data_parallel(model: Any) -> bool:

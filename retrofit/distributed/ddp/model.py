@@ -68,8 +68,8 @@ def distribute_model(
     if model is None:  # a part that the options leave out: `encoder = Encoder() if args.vae else None`
         return model
     require_group("distribute_model")
-    if isinstance(model, DDPWrapper) or (isinstance(model, nn.DataParallel) and not isinstance(model, OneDevice)):
-        return model  # wrapped already; under DataParallel one process drives all GPUs
+    if _is_wrapped(model):
+        return model
     by_environment = _wrapper_by_environment() if strategy is None else None
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(
@@ -95,6 +95,13 @@ def distribute_model(
         model.module = wrapped  # whose class or BatchNorm layer was changed
         return model
     return wrapped
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    """Return whether a model is wrapped already; under torch's DataParallel one process drives all GPUs."""
+    if isinstance(model, OneDevice):
+        return isinstance(model.module, DDPWrapper)
+    return isinstance(model, (DDPWrapper, nn.DataParallel))
 
 
 def distribute_models(models: ModelsT, *, methods: Collection[str] = (), **options: Any) -> ModelsT:
