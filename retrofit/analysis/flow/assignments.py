@@ -74,6 +74,23 @@ def upstream(analysis: Analysis, variable: Variable) -> frozenset[Variable]:
     return frozenset(found)
 
 
+def comes_from(analysis: Analysis, variable: Variable, others: Iterable[Variable]) -> bool:
+    """Return whether each object that a variable gets is that of one of some others, or made of what it holds."""
+    known = {variable, *others}
+    for given in assignments_to(analysis, variable):
+        if given.value is None or given.in_place or isinstance(given.value, ast.Constant):
+            continue
+        parts = [(part, given.scope) for part in _held_by(analysis, given.value, given.scope)]
+        parts += [(part, given.scope) for part in walk(given.value) if is_plain(part)]
+        parts += [(other, given.scope) for other in other_targets(given.statement)]
+        bindings = [pair for pair in _bindings(analysis, variable) if part_of(pair[0]) is given.value]
+        parts += [part for pair in bindings for part in _handed_over(analysis, *pair)]
+        inner = {one for part, scope in parts for one in variables_of(analysis, part, scope)}  # type: ignore[arg-type]
+        if known.isdisjoint(inner.union(*(upstream(analysis, one) for one in inner))):
+            return False
+    return True
+
+
 def other_targets(statement: ast.stmt) -> list[ast.expr]:
     """Return the names that a statement gives one new object: a and b of a = b = Net()."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) < 2 or not isinstance(statement.value, ast.Call):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from retrofit.analysis.calls import is_own
-from retrofit.analysis.flow.assignments import upstream
+from retrofit.analysis.flow.assignments import comes_from, upstream
 from retrofit.analysis.flow.calls.graph import functions_reached, nodes_run
 from retrofit.analysis.flow.variables import Variable
 from retrofit.analysis.memory import answered_once
@@ -90,6 +90,7 @@ def find_models(analysis: Analysis, paths: list[Path], optimizers: list[Optimize
         and not _is_given_to(analysis, model.variable, whole, paths)
     ]
     named = {model.variable: _named_before(analysis, model.variable, order) for model in found}
+    named = _from_elsewhere_too(analysis, named, inside.keys())
     for model in found:
         for first in found:
             if first.variable in named[model.variable] and not named[first.variable]:
@@ -110,6 +111,26 @@ def _named_before(analysis: Analysis, variable: Variable, models: list[Variable]
         for other in above
         if variable not in upstream(analysis, other) or models.index(other) < models.index(variable)
     ]
+
+
+def _from_elsewhere_too(
+    analysis: Analysis, named: dict[Variable, list[Variable]], training: Collection[Scope]
+) -> dict[Variable, list[Variable]]:
+    """Return the names that models have before, without those of a variable that holds models of other origin, too.
+
+    After `net = torch.load(path) if resume else build()` the place for the wrapper is `net`, not in build, which has
+    returned before the training. `training`: the functions in which a training runs.
+    """
+    built = {variable: before for variable, before in named.items() if not any(b.scope in training for b in before)}
+    apart = {variable for variable, before in built.items() if before and not comes_from(analysis, variable, before)}
+    found = {variable: [one for one in before if one in apart] or before for variable, before in named.items()}
+    found.update({variable: [] for variable in apart})
+    kept = {other for before in found.values() for other in before}
+    for variable in apart:
+        for other in named[variable]:
+            if other not in kept and not found[other]:
+                found[other] = [variable]
+    return found
 
 
 class _Trained:
