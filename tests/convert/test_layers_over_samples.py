@@ -65,6 +65,10 @@ MIXING = {
     "a stack": (STACK, f"{H}\nreturn self.head(self.mix(h).mean(1))"),
     "a list of layers": (IN_A_LIST, f"{H}\nfor layer in self.mix:\n    h = layer(h)\nreturn self.head(h.mean(1))"),
     "one entry of each": (STACK, "h = self.embed(x[:, :1]).unsqueeze(1)\nreturn self.head(self.mix(h).squeeze(1))"),
+    "transposed in place": (
+        "self.mix = nn.LSTM(8, 8, batch_first=True)",
+        f"{H}.transpose_(0, 1)\nh, _ = self.mix(h)\nreturn self.head(h[-1])",
+    ),
     "recurrent": ("self.mix = nn.LSTM(8, 8)", f"{H}\nh, _ = self.mix(h)\nreturn self.head(h[:, -1])"),
     "one sequence": (
         ATTENTION.replace("2)", "2, batch_first=True)"),
@@ -77,6 +81,13 @@ OF_EACH = {
         f"{H}\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(1))",
     ),
     "permuted": (ATTENTION, f"{H}.permute(1, 0, 2)\nh, _ = self.mix(h, h, h)\nreturn self.head(h.mean(0))"),
+    "transposed in place": (STACK, f"{H}.transpose_(0, 1)\nreturn self.head(self.mix(h)[-1])"),
+    "steps, then in place": (
+        "self.mix = nn.LSTM(8, 8, batch_first=True)",
+        "steps = []\nfor t in range(x.size(1)):\n    steps.append(self.embed(x[:, t : t + 1]))\n"
+        "h = torch.stack(steps, dim=0).transpose_(0, 1)\n"
+        "h, _ = self.mix(h)\nreturn self.head(h[:, -1])",
+    ),
     "transposed": (STACK, f"{H}.transpose(0, 1)\nreturn self.head(self.mix(h)[-1])"),
     "a list of layers": (
         IN_A_LIST,

@@ -28,6 +28,7 @@ from retrofit.training.torch_api.tensors import (
     VALUES_AND_INDICES,
     VIEWS,
     WITHOUT_HISTORY,
+    not_in_place,
 )
 
 from ..losses.gathering.dimensions import number_of_axes
@@ -102,6 +103,7 @@ class Calls:
         names = self.analysis.called(node, scope)
         flows = [flow for flow in (receiver, *given) if flow.differs]
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = not_in_place(name)
         if name in DRAWN_LIKE and given and given[0].kind in TENSORS:
             return Flow(given[0].kind)
         if names & SAME_FUNCTIONS:

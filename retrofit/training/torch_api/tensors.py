@@ -41,6 +41,7 @@ COPIED_ALONG = frozenset({"repeat", "repeat_interleave", "tile"})
 # The same entries with their dimensions in another order: methods, attributes.
 TRANSPOSES = frozenset({"t", "transpose", "permute", "swapaxes", "movedim"})
 TRANSPOSED = frozenset({"T", "mT"})
+SHAPED_IN_PLACE = frozenset({"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"})
 # Parts of a tensor as a tuple.
 SPLITS = frozenset({"split", "chunk", "tensor_split", "unbind"})
 
@@ -264,3 +265,8 @@ MAPPED = frozenset({"torch.vmap", "torch.func.vmap", "functorch.vmap"})
 OF_ALL_ENTRIES = frozenset({
     "block_diag", "fftn", "ifftn", "rfftn", "irfftn", "meshgrid", "take", "multi_dot", "chain_matmul", "renorm",
 })  # fmt: skip
+
+
+def not_in_place(name: str) -> str:
+    """Return the method that does the same as one that changes the shape of a tensor in place: transpose_."""
+    return name[:-1] if name in SHAPED_IN_PLACE else name

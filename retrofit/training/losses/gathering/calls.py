@@ -41,6 +41,7 @@ from retrofit.training.torch_api.tensors import (
     SPLITS,
     TENSOR_CLASSES,
     TRANSPOSES,
+    not_in_place,
 )
 from retrofit.training.torch_api.tensors import (
     VIEWS as RESHAPING,
@@ -93,7 +94,7 @@ class CallValues:
         self.reader, self.analysis, self.project = reader, reader.analysis, reader.project
 
     def value(self, node: ast.Call, scope: Scope, path: Path) -> Value:
-        name = last_name(node)
+        name = not_in_place(last_name(node))
         receiver = self._receiver(node, scope)
         given = [*([receiver] if receiver is not None else []), *node.args]
         everything = [*given, *(keyword.value for keyword in node.keywords)]

@@ -17,6 +17,7 @@ from retrofit.training.torch_api.tensors import (
     TRANSPOSED,
     TRANSPOSES,
     VIEWS,
+    not_in_place,
 )
 
 KEEPS = (
@@ -89,7 +90,7 @@ def number_of_axes(analysis: Analysis, node: ast.expr, scope: Scope, steps: int 
 
 
 def _of_call(analysis: Analysis, node: ast.Call, scope: Scope, steps: int) -> int | None:
-    name = last_name(node)
+    name = not_in_place(last_name(node))
     values = analysis.evaluate(node.func, scope)
     made = [value.builder.rpartition(".")[2] for value in values if isinstance(value, Result)]
     is_function = any(isinstance(value, External) and "." in value.name for value in values)

@@ -19,6 +19,7 @@ from retrofit.training.torch_api.tensors import (
     SORTS,
     TRANSPOSES,
     VIEWS,
+    not_in_place,
 )
 
 from ..terms import terms_at
@@ -104,7 +105,7 @@ def _has_one(project: Project, origin: Origin) -> bool:
         return len(kept) < 2 and any(isinstance(getattr(part, "value", None), int) for part in parts)
     if not isinstance(node, ast.Call):
         return False
-    name = last_name(node)
+    name = not_in_place(last_name(node))
     rest = node.args if _operand(node, scope) != node.args[:1] else node.args[1:]
     if any(term.reduction == "none" for term in terms_at(project.analysis, node, scope)):
         return True

@@ -50,6 +50,7 @@ from retrofit.training.torch_api.tensors import (
     SUMS_OF_SEVERAL,
     TRANSPOSES,
     WITHOUT_HISTORY,
+    not_in_place,
 )
 
 from ..criteria.layers_along_axes import compares_samples, goes_along_samples
@@ -218,7 +219,7 @@ class CallReader:
         return kinds.of(kinds.ROWS, given.axis if given.has_rows else 0)
 
     def _of_function(self, node: ast.Call, scope: Scope, frame: Frame | None, keys: Keys) -> Kind:
-        name = last_name(node)
+        name = not_in_place(last_name(node))
         receiver = self._receiver(node, scope)
         if receiver is not None and name.endswith("_") and name[:-1] in OPERATORS.keys() | {"neg"}:
             name = name[:-1]  # in place: x.div_(2)
