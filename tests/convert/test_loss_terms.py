@@ -124,6 +124,38 @@ def test_a_function_of_a_mean_is_listed(loss: str, tmp_path: Path) -> None:
     assert not finding.edits and "not a linear function" in finding.message
 
 
+FOCAL = """\
+class Focal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ce = MADE
+
+    def forward(self, x, y):
+        logp = CALLED
+        p = torch.exp(-logp)
+        return ((1 - p) ** 2 * logp).mean()
+
+
+criterion = Focal()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "called", "count"),
+    [
+        ("nn.CrossEntropyLoss()", "self.ce(x, y)", 0),
+        ("nn.Identity()", "F.cross_entropy(x, y)", 0),
+        ("nn.Identity()", "0.5 * F.cross_entropy(x, y)", 0),
+        ("nn.CrossEntropyLoss(ignore_index=2)", "self.ce(x, y)", 1),
+    ],
+)
+def test_a_function_of_the_mean_of_all_ranks_is_not_listed(made: str, called: str, count: int, tmp_path: Path) -> None:
+    before = FOCAL.replace("MADE", made).replace("CALLED", called)
+    planned = conversion(tmp_path, HEAD + before + TRAIN.replace("LOSS", "criterion(x, y)"))
+    assert len([finding for finding in planned.findings if finding.code == "RF302"]) == count
+    assert ("rd.loss.batch_mean(" in planned.files[0].text) == (count == 0)
+
+
 @pytest.mark.parametrize(
     ("loss", "is_listed"),
     [("sorted([criterion(x, y), other(x, y)])[0]", True), ("list([criterion(x, y), other(x, y)])[0]", False)],

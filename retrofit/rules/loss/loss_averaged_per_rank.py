@@ -32,6 +32,7 @@ from retrofit.training.losses.rows.same_padding import needs_same_padding
 from retrofit.training.losses.rows.uneven_rows import has_uneven_rows
 from retrofit.training.losses.terms import MEAN, Term, loss_expressions, terms_at
 from retrofit.training.torch_api.losses import COUNTED, ELEMENTWISE
+from retrofit.training.torch_api.runtime import GLOBAL_REDUCTIONS
 
 RULE = CATALOG["RF302"]
 HELP_COUNT = "divide by the number of all processes: loss_sum / rd.loss.rank_share(rd.loss.batch_count(valid))"
@@ -213,7 +214,8 @@ def find(project: Project) -> Iterator[Finding]:
         if node in made_global and not is_mean_of_chosen(project, node, scope):
             continue
         terms = terms_at(project.analysis, node, scope)
-        if node in nonlinear_nodes and any(term.reduction == MEAN for term in terms):
+        is_own = not _is_of_all_ranks(project, node, scope)
+        if node in nonlinear_nodes and is_own and any(term.reduction == MEAN for term in terms):
             yield found(
                 RULE,
                 scope.source,
@@ -271,6 +273,12 @@ def _around_backward(project: Project) -> Iterator[tuple[ast.AST, Scope]]:
     for path in project.paths:
         for expression, scope in loss_expressions(path):
             yield from ((node, scope) for node in walk(expression))
+
+
+def _is_of_all_ranks(project: Project, node: ast.AST, scope: Scope) -> bool:
+    """Return whether a mean is brought together over the ranks where it is taken: rd.loss.batch_mean(...)."""
+    calls = (outer for outer in scope.source.ancestors(node) if isinstance(outer, ast.Call))
+    return any(project.analysis.called(call, scope) & GLOBAL_REDUCTIONS for call in calls)
 
 
 def _is_of_a_sample(project: Project, node: ast.AST, scope: Scope) -> bool:
