@@ -445,3 +445,17 @@ def test_a_large_first_difference_is_not_taken_for_rounding():
     runs = sound_runs()
     weights_apart(runs["many"], 0.01, 0)
     assert not may_be_rounding(runs, 1e-8)
+
+
+@pytest.mark.parametrize(("of_order", "is_rounding"), [(1.0, True), (1e-3, False)])
+def test_what_a_network_makes_of_a_rounding_error_in_later_steps_may_be_large(of_order, is_rounding):
+    runs = sound_runs()
+    runs["reordered"] = run_of("reordered", replay=True)
+    for name, factor in (("many", 1.0), ("reordered", of_order)):
+        weights_apart(runs[name], 1e-6 * factor, 1)
+        weights_apart(runs[name], 0.02 * factor, 2)
+        for event in events_of(runs[name], OptimizerStep):
+            spoil(event, losses=[loss + 0.01 * factor * (event.number >= 2) for loss in event.losses])
+    assert may_be_rounding({name: runs[name] for name in ("many", "reference")}, 1e-8)
+    verdicts = {verdict.check: verdict for verdict in run_checks(runs)}
+    assert {verdicts[name].status == PASS for name in ("loss", "gradients", "parameters")} == {is_rounding}

@@ -114,9 +114,15 @@ def rounding_growth(runs: Runs, quantity: str) -> list[float]:
 
 
 def may_be_rounding(runs: Runs, tolerance: float) -> bool:
-    """Return whether something differs, and so little in the first step in which it does that it may be rounding."""
-    first = [first_difference(runs, quantity, tolerance) for quantity in (LOSS, GRADIENTS, PARAMETERS)]
-    return any(first) and all(one is None or one.size < MOST_BY_ROUNDING for one in first[:2])
+    """Return whether something differs, and so little in the first step in which it does that it may be rounding.
+
+    What differs later follows from that, however much it is: a network can multiply a rounding error in each step.
+    """
+    quantities = (LOSS, GRADIENTS, PARAMETERS)
+    first = {quantity: one for quantity in quantities if (one := first_difference(runs, quantity, tolerance))}
+    start = min((one.step for one in first.values()), default=0)
+    measured = [one for quantity, one in first.items() if one.step == start and quantity != PARAMETERS]
+    return bool(first) and all(one.size < MOST_BY_ROUNDING for one in measured)
 
 
 def _loss_differences(many: Run, reference: Run, steps: range) -> list[StepDifference]:
