@@ -81,11 +81,11 @@ def comes_from(analysis: Analysis, variable: Variable, others: Iterable[Variable
         if given.value is None or given.in_place or isinstance(given.value, ast.Constant):
             continue
         parts = [(part, given.scope) for part in _held_by(analysis, given.value, given.scope)]
-        parts += [(part, given.scope) for part in walk(given.value) if is_plain(part)]
+        parts += [(part, given.scope) for part in walk(given.value) if isinstance(part, ast.expr) and is_plain(part)]
         parts += [(other, given.scope) for other in other_targets(given.statement)]
         bindings = [pair for pair in _bindings(analysis, variable) if part_of(pair[0]) is given.value]
         parts += [part for pair in bindings for part in _handed_over(analysis, *pair)]
-        inner = {one for part, scope in parts for one in variables_of(analysis, part, scope)}  # type: ignore[arg-type]
+        inner = {one for part, scope in parts for one in variables_of(analysis, part, scope)}
         if known.isdisjoint(inner.union(*(upstream(analysis, one) for one in inner))):
             return False
     return True

@@ -47,9 +47,9 @@ def _stores(analysis: Analysis) -> dict[str, list[Store]]:
     for scope in analysis.scopes():
         names = parameters(scope.node) if is_method(scope) else []  # type: ignore[arg-type]
         own = names[0] if names else ""  # of which the class says what its attributes are
-        for node in own_nodes(scope.node):
-            for target in node.targets if isinstance(node, ast.Assign) else ():
+        for node in own_nodes(scope.node).of(ast.Assign):
+            for target in node.targets:
                 is_own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == own
                 if isinstance(target, ast.Attribute) and not is_own:
-                    found[target.attr].append((target, node.value, scope))  # type: ignore[union-attr]
+                    found[target.attr].append((target, node.value, scope))
     return found
