@@ -1525,6 +1525,16 @@ def own_device(device: Any) -> Any:
     return own if is_index else type(device)(f"cuda:{own}")
 
 
+def choose_gpu() -> None:
+    """Make this process's own GPU the current one, before a script uses CUDA ahead of `setup_distributed`.
+
+    Without a launcher, and without a GPU, nothing happens. Raises ValueError for a local rank without a GPU.
+    """
+    place = read_environment(os.environ)
+    if place.world_size > 1 and torch.cuda.is_available():
+        torch.cuda.set_device(gpu_index(place, torch.cuda.device_count()))
+
+
 def own_storage(storage: Any, location: str) -> Any:
     """Move what was saved on a GPU to this process's device, and leave the rest: `torch.load(path, map_location=...)`.
 
@@ -4942,4 +4952,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 a6bde6b698b7bb26d1fee385e4c04f27ce0d01f04f25bfd10d812e2c7dbf571a
+# Unchanged while the text above has the SHA-256 d2fa16260670a5079ba9d8c5efea2cc7aaf451a76497282abcfd7ab87da8812f

@@ -12,7 +12,7 @@ import torch
 from .environment import read_environment
 from .process_group import get_device, gpu_index
 
-__all__ = ["own_device", "own_gpu_count", "own_storage", "visible_gpus"]
+__all__ = ["choose_gpu", "own_device", "own_gpu_count", "own_storage", "visible_gpus"]
 
 
 def own_device(device: Any) -> Any:
@@ -34,6 +34,16 @@ def own_device(device: Any) -> Any:
     if place.local_rank == 0 and str(device).rpartition(":")[2] != str(own):
         _notice(f"a GPU ({device}) is for one process; each process uses its own GPU")
     return own if is_index else type(device)(f"cuda:{own}")
+
+
+def choose_gpu() -> None:
+    """Make this process's own GPU the current one, before a script uses CUDA ahead of `setup_distributed`.
+
+    Without a launcher, and without a GPU, nothing happens. Raises ValueError for a local rank without a GPU.
+    """
+    place = read_environment(os.environ)
+    if place.world_size > 1 and torch.cuda.is_available():
+        torch.cuda.set_device(gpu_index(place, torch.cuda.device_count()))
 
 
 def own_storage(storage: Any, location: str) -> Any:

@@ -22,6 +22,11 @@ def import_of_early(project: Project) -> ast.stmt | None:
 def _find(project: Project) -> ast.stmt | None:
     if not any(source is not project.entry for source in _made_by_import(project)):
         return None
+    return first_import(project)
+
+
+def first_import(project: Project) -> ast.stmt | None:
+    """Return the first import of a module of the project in the script."""
     for statement in project.entry.tree.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)) and any(_files(project, statement)):
             return statement

@@ -6,14 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from retrofit.analysis.calls import last_name
-from retrofit.analysis.edits import Edit, replace, surround_inside
+from retrofit.analysis.edits import Edit, insert_before, replace, surround_inside
 from retrofit.analysis.flow.reachability import reached_nodes
 from retrofit.rules.catalog import CATALOG
+from retrofit.rules.edits.early_gpu import early_gpu
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
 from retrofit.training.launch.devices import NUMBERED, NamedDevice, named_devices, reads_numbers
 
 RULE = CATALOG["RF604"]
+HELP_EARLY = "rd.devices.choose_gpu() before it: until then the current GPU of each process is GPU 0."
 INVALID = [
     """\
 device = torch.device("cuda:0")
@@ -47,6 +49,10 @@ VALID = [
     """\
 device = torch.device("cuda")
 """,
+    """\
+rd.devices.choose_gpu()
+weight = torch.ones(2).cuda()
+""",
     # no number, or that of this process
     """\
 parser.add_argument("--gpu", type=int, default=0)
@@ -71,6 +77,7 @@ model = DDP(Net().cuda(parser.parse_args().gpu))
 
 
 def find(project: Project) -> Iterator[Finding]:
+    yield from _before_joining(project)
     # In a script that distributes itself a GPU's number outside the loop may be for runs of one process, and an option
     # may be what its launcher sets for each process.
     by_hand = project.distribution.is_by_hand
@@ -85,6 +92,15 @@ def find(project: Project) -> Iterator[Finding]:
         source, node = device.scope.source, device.node
         text = source.segment(node).strip("'\"") if device.is_literal else source.segment(node)
         yield found(RULE, source, node, f"{text} is the same GPU for every process", _edits(device, is_read))
+
+
+def _before_joining(project: Project) -> Iterator[Finding]:
+    """Yield the first use of CUDA before a process has its own GPU, which it has once it joins the others."""
+    early = early_gpu(project)
+    if early is not None:
+        source, call, before = early
+        edits = [insert_before(project.entry, before, ["rd.devices.choose_gpu()"])]
+        yield found(RULE, source, call, "CUDA is used before a process has chosen its GPU", edits, help=HELP_EARLY)
 
 
 def _edits(device: NamedDevice, is_read: bool) -> list[Edit]:
