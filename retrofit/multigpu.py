@@ -1866,6 +1866,16 @@ def gather_batch(values: Any) -> Any:
     return join(rows or [values[:0]])
 
 
+def squeeze_rows(rows: Any) -> Any:
+    """Return `rows.squeeze()`, of a tensor or an array; of one row in one of several processes, still with that row.
+
+    There other processes have more rows of the same batch, and all go on with the same shapes.
+    """
+    if get_world_size() == 1 or not len(rows.shape) or rows.shape[0] != 1:
+        return rows.squeeze()
+    return rows.reshape(1, *(size for size in rows.shape[1:] if size != 1))
+
+
 def rows_of(part: Any, rows: slice) -> Any:
     """Return rows of a tensor, an array or a list, next to each other in memory where those of `part` are."""
     if isinstance(part, torch.Tensor) and part.layout == torch.sparse_coo:
@@ -4952,4 +4962,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 d2fa16260670a5079ba9d8c5efea2cc7aaf451a76497282abcfd7ab87da8812f
+# Unchanged while the text above has the SHA-256 8f0d6330839f524aedc7d19bd90a6a326440adc3a849954bf88c9331cc032736

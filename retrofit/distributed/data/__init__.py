@@ -1,6 +1,6 @@
 """Training loaders over all ranks, and the batch sizes that follow from them; the identity outside a group."""
 
-from .batch import gather_batch
+from .batch import gather_batch, squeeze_rows
 from .draws import batch_of_ranks, draw_together, own_draw, own_part, whole_batches
 from .loaders import (
     distribute_loader,
@@ -28,5 +28,6 @@ __all__ = [
     "own_part",
     "samples_per_step",
     "set_epoch",
+    "squeeze_rows",
     "whole_batches",
 ]

@@ -304,6 +304,16 @@ def gather_batch(values: Any) -> Any:
     return join(rows or [values[:0]])
 
 
+def squeeze_rows(rows: Any) -> Any:
+    """Return `rows.squeeze()`, of a tensor or an array; of one row in one of several processes, still with that row.
+
+    There other processes have more rows of the same batch, and all go on with the same shapes.
+    """
+    if get_world_size() == 1 or not len(rows.shape) or rows.shape[0] != 1:
+        return rows.squeeze()
+    return rows.reshape(1, *(size for size in rows.shape[1:] if size != 1))
+
+
 def rows_of(part: Any, rows: slice) -> Any:
     """Return rows of a tensor, an array or a list, next to each other in memory where those of `part` are."""
     if isinstance(part, torch.Tensor) and part.layout == torch.sparse_coo:

@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.edits import Edit, surround
 from retrofit.analysis.edits import replace as substitute
-from retrofit.analysis.nodes import walk
 from retrofit.rules.catalog import CATALOG
 from retrofit.rules.data.written_sizes import WrittenSize, written_sizes
+from retrofit.rules.edits.squeezed_rows import squeezed_rows
 from retrofit.rules.finding import Finding, found
 from retrofit.training import Project
-from retrofit.training.data.batch_values import BATCH
-from retrofit.training.data.loaders import TRAIN
-from retrofit.training.data.shards import drops_last
 from retrofit.training.data.sized.kept_rows import KeptRows, reads_of_kept_rows
 from retrofit.training.steps.skipped_steps import batches_of_one, incomplete_batches
 from retrofit.training.torch_api.tensors import VIEWS
@@ -174,7 +171,12 @@ for images, labels in loader:
     """\
 for images, labels in DataLoader(dataset, 8):
     labels = labels.squeeze_()  # RF112
+    criterion(model(images), labels).backward()
+""",
+    """\
+for images, labels in DataLoader(dataset, 8):
     criterion(torch.squeeze(model(images)), labels).backward()  # RF112
+    print(accuracy_score(labels.cpu().squeeze().numpy(), [0]))  # RF112
 """,
 ]
 VALID = [
@@ -186,8 +188,8 @@ for images, labels in loader:
 """,
     """\
 for images, labels in DataLoader(dataset, 8):
-    criterion(model(images).squeeze(-1), labels.squeeze(1)).backward()
-    shown = labels.cpu().squeeze()
+    criterion(model(images).squeeze(-1), rd.data.squeeze_rows(labels)).backward()
+    first = labels[0].cpu().squeeze()
 """,
     """\
 batch_size = 8
@@ -259,14 +261,15 @@ for images, labels in loader:
 ]
 SQUEEZED = "squeeze() takes the axis of the samples away, too, where a process has one row of a batch: the last one"
 HELP_SQUEEZED = "name the axis, squeeze(1) or squeeze(-1), or leave the last batch out by drop_last=True"
-LEAVES_LOSS = {"numpy", "cpu", "detach", "item"}
 
 
 def find(project: Project) -> Iterator[Finding]:
     if project.distribution.is_by_hand:  # there the batch size is that of one process
         return
     yield from _skipped(project)
-    yield from _squeezed(project)
+    for squeezed in squeezed_rows(project):
+        source = squeezed.scope.source
+        yield found(RULE, source, squeezed.call, SQUEEZED, squeezed.edits, help=HELP_SQUEEZED)
     for written in written_sizes(project):
         text, source = ast.unparse(written.size), written.where.source
         if written.is_kept:
@@ -305,22 +308,6 @@ def _counts_batches(written: WrittenSize) -> bool:
     made, outer = written.made, written.scope.source.parents[written.made]
     is_range = isinstance(made, ast.Call) and last_name(made) == "range" and written.size in made.args[2:]
     return is_range and isinstance(outer, ast.Call) and last_name(outer) == "len"
-
-
-def _squeezed(project: Project) -> Iterator[Finding]:
-    """Yield what loses the axis of the samples where a process has one row of a batch: `labels.squeeze()`."""
-    if all(drops_last(project.analysis, loader) for loader in project.loaders if TRAIN in loader.roles):
-        return
-    for node, scope in project.in_batches.of(ast.Call):
-        if last_name(node) not in ("squeeze", "squeeze_") or node.keywords:
-            continue
-        is_torch = "torch.squeeze" in project.analysis.called(node, scope)
-        if not isinstance(node.func, ast.Attribute) or len(node.args) != is_torch:
-            continue
-        value = node.args[0] if is_torch else node.func.value
-        names = {last_name(part) for part in walk(value)}
-        if BATCH in project.batch_values.sources_of(value, scope) and not names & LEAVES_LOSS:
-            yield found(RULE, scope.source, node, SQUEEZED, help=HELP_SQUEEZED)
 
 
 def _skipped(project: Project) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ RANK_CALLS = _of_runtime("get_rank", "get_local_rank")
 WORLD_SIZE_CALL = f"{RUNTIME}.get_world_size"
 ONE_PROCESS_ONLY = f"{RUNTIME}.one_process_only"  # an error in several processes
 IS_MAIN = f"{RUNTIME}.is_main_process"
+SQUEEZE_ROWS = f"{RUNTIME}.squeeze_rows"
 CHOOSE_GPU = _of_runtime("choose_gpu")
 DEVICE_CHOICES = _of_runtime("own_device", "get_device", "get_local_rank")  # this rank's device, or its number
 GPU_COUNT = f"{RUNTIME}.own_gpu_count"
