@@ -446,3 +446,38 @@ def test_what_a_generator_makes_of_its_batches_is_not_taken_for_them(tmp_path: P
     result = conversion(tmp_path, script)
     text = "".join(file.text for file in result.files if file.path.name == "train.py")
     assert "rd.reduce_total(len(x))" not in text
+
+
+METRIC = """\
+import torch
+from sklearn import metrics
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.randn(32, 4), torch.randint(0, 3, (32,))), batch_size=8):
+    output = model(x)
+    loss = nn.functional.cross_entropy(output, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    found = output.argmax(1).cpu().numpy()
+    print(FIGURE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("figure", "is_mean"),
+    [
+        ("metrics.accuracy_score(y.cpu().numpy(), found)", True),
+        ("100 * metrics.accuracy_score(y.numpy(), found)", True),
+        ("metrics.mean_squared_error(y.numpy(), found)", True),
+        ("metrics.accuracy_score(y.numpy(), found, normalize=False)", False),
+        ("metrics.f1_score(y.numpy(), found, average='macro')", False),
+    ],
+)
+def test_a_mean_over_the_samples_by_a_library_is_reduced(figure: str, is_mean: bool, tmp_path: Path) -> None:
+    result = conversion(tmp_path, METRIC.replace("FIGURE", figure))
+    assert ("rd.reduce_loss(metrics." in result.files[0].text) == is_mean
+    assert bool(result.listed) != is_mean

@@ -12,6 +12,7 @@ from retrofit.analysis.scopes import Scope
 from retrofit.analysis.values.inference import Analysis
 from retrofit.training.model.modules import is_layer
 from retrofit.training.torch_api.modules import CLIP_GRADIENTS, GRADIENT_FUNCTIONS, GRADIENTS_OFF
+from retrofit.training.torch_api.runtime import SQUEEZE_ROWS
 from retrofit.training.torch_api.tensors import (
     ALONG_AXIS,
     ARRAY_PACKAGES,
@@ -23,6 +24,7 @@ from retrofit.training.torch_api.tensors import (
     ENTRYWISE,
     EXTREMES,
     OPERATORS,
+    SAMPLE_MEANS,
     SORTS,
     SUMS_AND_MEANS,
     VALUES_AND_INDICES,
@@ -111,6 +113,8 @@ class Calls:
         if names & GRADIENT_FUNCTIONS:
             of_samples = [flow for flow in given[1:2] if flow.kind in TENSORS]
             return Flow(parts=(Flow(BATCH),)) if of_samples else Flow(OTHER, roots=closed(mixed(flows).roots))
+        if names & SAMPLE_MEANS and len(node.args) == 2 and not node.keywords:
+            return Flow(MEAN, is_read=True) if all(flow.kind == BATCH for flow in flows) else mixed(flows)
         terms = terms_at(self.analysis, node, scope)
         if terms:
             kind = {REDUCED_MEAN: MEAN, "sum": SUM, "none": BATCH}.get(terms[0].reduction, OTHER)
@@ -134,6 +138,7 @@ class Calls:
         is_known = (
             bool(names) and not receiver.differs and all(full.partition(".")[0] in ARRAY_PACKAGES for full in names)
         )
+        is_known |= SQUEEZE_ROWS in names
         are_tensors = all(flow.kind in known for flow in given[1:])
         if is_known and given and name in DISTINCT:
             return _distinct(node, scope, given[0])

@@ -267,6 +267,16 @@ OF_ALL_ENTRIES = frozenset({
 })  # fmt: skip
 
 
+# Functions of libraries that give a mean over the samples of the labels and the predictions.
+SAMPLE_MEANS = frozenset({
+    "sklearn.metrics.accuracy_score", "sklearn.metrics.zero_one_loss", "sklearn.metrics.hamming_loss",
+    "sklearn.metrics.mean_absolute_error", "sklearn.metrics.mean_squared_error",
+})  # fmt: skip
+
+
 def not_in_place(name: str) -> str:
-    """Return the method that does the same as one that changes the shape of a tensor in place: transpose_."""
-    return name[:-1] if name in SHAPED_IN_PLACE else name
+    """Return the method that does the same as one that changes the shape of a tensor in place: transpose_.
+
+    And as the runtime's squeeze_rows.
+    """
+    return name[:-1] if name in SHAPED_IN_PLACE else "squeeze" if name == "squeeze_rows" else name

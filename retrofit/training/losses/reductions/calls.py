@@ -43,6 +43,7 @@ from retrofit.training.torch_api.tensors import (
     REDUCTIONS,
     REPEATS,
     SAME_ARRAY,
+    SAMPLE_MEANS,
     SCATTERS,
     SHAPE_METHODS,
     SPLITS,
@@ -348,6 +349,8 @@ class CallReader:
         reduction = library_reduction(self.analysis, node, scope)
         if reduction is not None:
             return replace(self._of_term(reduction, node, scope), coupled=self._coupled_in(node, scope, frame))
+        if found.has_rows and self.analysis.called(node, scope) & SAMPLE_MEANS and not node.keywords:
+            return kinds.of(kinds.MEAN)
         if found.has_rows and self._module_of(node, scope) in STATISTICAL:
             return kinds.coupled_by(found, (node, scope), kinds.ROWS)  # of the array as a whole, as far as is known
         if found.has_rows:
