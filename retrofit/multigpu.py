@@ -3748,9 +3748,9 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     A layer stays an instance of its class, as in `isinstance(layer, nn.BatchNorm2d)`, and gets the forward of torch's
     nn.SyncBatchNorm on CUDA, of `CPUSyncBatchNorm` on the CPU. Call it on every rank before wrapping.
     timm's layers, which add an activation to BatchNorm, run their own forward. Raises ValueError for another layer with
-    a forward of its own, and for one of a TorchScript model, which nothing would synchronise.
+    a forward of its own, and for one of a TorchScript model, which nothing would synchronise. None comes back as None.
     """
-    if not is_distributed():
+    if model is None or not is_distributed():
         return model
     for name, part in model.named_modules():
         if isinstance(part, torch.jit.ScriptModule) and "BatchNorm" in str(getattr(part, "original_name", "")):
@@ -4962,4 +4962,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 8f0d6330839f524aedc7d19bd90a6a326440adc3a849954bf88c9331cc032736
+# Unchanged while the text above has the SHA-256 2ea0ba3a1f5164e29361ac4e80c31f73b138a9d0919054d85feb7dc313cba012

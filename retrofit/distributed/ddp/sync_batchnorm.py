@@ -25,9 +25,9 @@ def convert_sync_batchnorm(model: nn.Module) -> nn.Module:
     A layer stays an instance of its class, as in `isinstance(layer, nn.BatchNorm2d)`, and gets the forward of torch's
     nn.SyncBatchNorm on CUDA, of `CPUSyncBatchNorm` on the CPU. Call it on every rank before wrapping.
     timm's layers, which add an activation to BatchNorm, run their own forward. Raises ValueError for another layer with
-    a forward of its own, and for one of a TorchScript model, which nothing would synchronise.
+    a forward of its own, and for one of a TorchScript model, which nothing would synchronise. None comes back as None.
     """
-    if not is_distributed():
+    if model is None or not is_distributed():
         return model
     for name, part in model.named_modules():
         if isinstance(part, torch.jit.ScriptModule) and "BatchNorm" in str(getattr(part, "original_name", "")):

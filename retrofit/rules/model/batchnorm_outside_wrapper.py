@@ -21,6 +21,7 @@ from retrofit.training.data.loaders import TRAIN
 from retrofit.training.model.layers import has_batchnorm_layers
 from retrofit.training.model.models import run_by_training
 from retrofit.training.model.modules import is_layer, is_module, is_part
+from retrofit.training.model.own_training import is_own
 from retrofit.training.model.places import place_after
 from retrofit.training.placement import after_variable
 from retrofit.training.torch_api.modules import MODULE_PACKAGES, SYNC_BATCHNORM, UPDATES_BATCHNORM
@@ -107,7 +108,8 @@ def _only_called(project: Project) -> dict[Variable, tuple[ast.expr, Scope]]:
         is_model |= any(name.startswith(MODULE_PACKAGES) for name in analysis.named(node, call.scope))
         variables = variables_of(analysis, node, call.scope) if call.call in batches and is_model else set()
         owner = call.scope.enclosing_class()
-        is_in_module = owner is not None and is_module(analysis, Instance(owner)) and isinstance(node, ast.Attribute)
+        is_own_part = isinstance(node, ast.Attribute) or is_own(node, call.scope)  # self.layer, or self.method()
+        is_in_module = owner is not None and is_module(analysis, Instance(owner)) and is_own_part
         if is_in_module or any(is_part(analysis, variable) for variable in variables):
             continue  # a part of a module, whatever it was called before
         for variable in variables:
