@@ -9,7 +9,7 @@ from ..calls import CallSite, later_entries
 from ..python_api import LOOKS_UP
 from ..scopes import FUNCTIONS, Scope, own_nodes
 from .attribute_names import in_dict_of_names, listed_members
-from .held import DICT, objects_held, several_picked
+from .held import DICT, objects_added, objects_held, several_picked
 from .kinds import NOTHING, Display, Item, Result, Value, Values
 from .mapped import MAP, applied
 
@@ -58,7 +58,7 @@ class Containers:
             return frozenset([Item(base, key if isinstance(key, str) else "")])
         node, scope = base.node, base.scope
         if isinstance(node, (ast.Tuple, ast.List)):
-            return self._union(node.elts, scope)
+            return self._union(node.elts, scope) or objects_added(self._analysis, base)
         if isinstance(node, ast.DictComp):
             return self._analysis.evaluate(node.value, scope)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..calls import is_method
 from ..scopes import Scope, own_nodes, parameters
-from .kinds import NOTHING, Display, Result, Value, Values
+from .kinds import NOTHING, Display, Instance, LocalFunction, Result, Value, Values
 
 if TYPE_CHECKING:
     from .inference import Analysis
@@ -26,6 +26,19 @@ def objects_held(analysis: Analysis, container: Result, key: object = None) -> V
     if container.builder not in analysis.library.holders:
         return NOTHING
     return _inside(analysis, container, key, MOST_DEPTH)
+
+
+def objects_added(analysis: Analysis, value: Value) -> Values:
+    """Return what is put later into a list that is made empty, as far as it can be called: objects, functions."""
+    if not isinstance(value, Display) or not isinstance(value.node, ast.List) or value.node.elts:
+        return NOTHING
+    added = [(part, scope) for part, scope, is_spread in _added(analysis, value.node, value.scope) if not is_spread]
+    found = NOTHING.union(*(analysis.evaluate(part, scope) for part, scope in added))
+    return frozenset(each for each in found if isinstance(each, (Instance, LocalFunction)) or _is_object(each))
+
+
+def _is_object(value: Value) -> bool:
+    return isinstance(value, Result) and value.builder.rpartition(".")[2][:1].isupper()
 
 
 def _inside(analysis: Analysis, container: Value, key: object, depth: int) -> Values:
