@@ -339,7 +339,7 @@ def test_a_loss_of_torch_is_a_mean_among_losses_by_name(name: str, tmp_path: Pat
     [
         "loss = 0\nfor k in range(len(parts)):\n    loss += F.mse_loss(parts[k], y)",
         "loss = sum(F.mse_loss(part, label) for part, label in zip(parts, y))",
-        "losses = []\nfor part in parts:\n    losses.append(F.mse_loss(part, y))\nloss = sum(losses)",
+        "losses = []\nfor part in parts:\n    losses.append(F.mse_loss(part, y[0]))\nloss = sum(losses)",
     ],
 )
 def test_a_loop_over_samples_or_layers_is_listed_where_it_is_not_known_which(lines: str, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name
 from retrofit.analysis.flow.calls.sites import call_chains
+from retrofit.analysis.flow.name_uses import loaded_names, stored_names
 from retrofit.analysis.flow.sources import Origin, origins
 from retrofit.analysis.nodes import children, walk
 from retrofit.analysis.scopes import Scope, own_nodes
 from retrofit.analysis.values.inference import Analysis
 from retrofit.analysis.values.kinds import Display, Instance, LocalClass, Result, Value
-from retrofit.training.data.batch_values import BATCH, BatchValues
+from retrofit.training.data.batch_values import BATCH, GRADIENT, BatchValues
 from retrofit.training.data.drawn import is_loader
 from retrofit.training.torch_api.data import DATA_PACKAGES
 from retrofit.training.torch_api.tensors import COUNT_METHODS, JOINS, SUMS_OF_SEVERAL
@@ -112,7 +113,32 @@ class SampleLoops:
         known = found & {LAYERS, SAMPLES}
         if len(known) == 1:
             return next(iter(known))
+        if found != {DRAWN} and self._are_compared_with_batch(parts[0], scope):
+            return LAYERS
         return SAMPLES if found == {DRAWN} else UNKNOWN
+
+    def _are_compared_with_batch(self, iterable: ast.expr, scope: Scope) -> bool:
+        """Return whether a loss compares each entry with all samples of the batch: criterion(out, target) for each out.
+
+        One sample would be compared with its own target: targets[i], or what is drawn next to it.
+        """
+        loop = _loop_of(iterable, scope)
+        if loop is None or not isinstance(iterable, (ast.Name, ast.Attribute)) or not isinstance(loop.target, ast.Name):
+            return False
+        whole = loop if isinstance(loop, ast.For) else scope.source.parents[loop]
+        own = {loop.target.id, *stored_names([whole])} if isinstance(loop, ast.For) else {loop.target.id}
+        for call in (part for part in walk(whole) if isinstance(part, ast.Call)):
+            given = [part for part in call.args if isinstance(part, (ast.Name, ast.Attribute))]
+            if not any(isinstance(part, ast.Name) and part.id == loop.target.id for part in given[:1]):
+                continue
+            others = (part for part in given[1:] if loaded_names([part]).isdisjoint(own))
+            if any(self._is_of_batch_alone(part, scope) for part in others):
+                return True
+        return False
+
+    def _is_of_batch_alone(self, node: ast.expr, scope: Scope) -> bool:
+        found = self._values.sources_of(node, scope)
+        return BATCH in found and GRADIENT not in found
 
 
 def _gone_through(loop: ast.AST) -> list[ast.expr]:
