@@ -1869,7 +1869,7 @@ def gather_batch(values: Any) -> Any:
 def squeeze_rows(rows: Any) -> Any:
     """Return `rows.squeeze()`, of a tensor or an array; of one row in one of several processes, still with that row.
 
-    There other processes have more rows of the same batch, and all go on with the same shapes.
+    There other processes have more rows of the same batch, and all continue with the same shapes.
     """
     if get_world_size() == 1 or not len(rows.shape) or rows.shape[0] != 1:
         return rows.squeeze()
@@ -4962,4 +4962,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 2ea0ba3a1f5164e29361ac4e80c31f73b138a9d0919054d85feb7dc313cba012
+# Unchanged while the text above has the SHA-256 51b14b46912a68a01b576db07bd42c89ce8967e4e337e6c283e2996b622a78b5

@@ -126,7 +126,7 @@ CRITERIA = {
 
 @pytest.mark.parametrize("form", SUMS)
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_sum_over_criteria_in_a_list_is_no_sum_over_the_samples(form: str, criterion: str, tmp_path: Path) -> None:
+def test_a_sum_over_criteria_in_a_list_is_not_one_over_the_samples(form: str, criterion: str, tmp_path: Path) -> None:
     script = LISTED.replace("SUM", SUMS[form]).replace("CRITERION", criterion)
     text = conversion(tmp_path, script).files[0].text
     assert ("rd.loss.sum_loss(" in text) != CRITERIA[criterion]

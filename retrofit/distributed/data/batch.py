@@ -307,7 +307,7 @@ def gather_batch(values: Any) -> Any:
 def squeeze_rows(rows: Any) -> Any:
     """Return `rows.squeeze()`, of a tensor or an array; of one row in one of several processes, still with that row.
 
-    There other processes have more rows of the same batch, and all go on with the same shapes.
+    There other processes have more rows of the same batch, and all continue with the same shapes.
     """
     if get_world_size() == 1 or not len(rows.shape) or rows.shape[0] != 1:
         return rows.squeeze()
