@@ -24,7 +24,7 @@ from .attribute_names import in_dict_of_names, named_by_text
 from .classes import Classes
 from .containers import Containers
 from .decorators import Registries, applications, is_followed, taking
-from .held import one_picked
+from .held import one_picked, set_outside
 from .kinds import (
     NOTHING,
     Display,
@@ -40,7 +40,6 @@ from .kinds import (
     Values,
     name_of,
 )
-from .set_outside import set_outside
 
 S = TypeVar("S")
 
