@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from retrofit.analysis.calls import argument_for
+from retrofit.analysis.calls import argument_for, is_own
 from retrofit.analysis.edits import insert_after
 from retrofit.analysis.flow.assignments import assignments_to, upstream
 from retrofit.analysis.flow.reachability import calls_named, reached_calls
@@ -21,7 +21,6 @@ from retrofit.training.data.loaders import TRAIN
 from retrofit.training.model.layers import has_batchnorm_layers
 from retrofit.training.model.models import run_by_training
 from retrofit.training.model.modules import is_layer, is_module, is_part
-from retrofit.training.model.own_training import is_own
 from retrofit.training.model.places import place_after
 from retrofit.training.placement import after_variable
 from retrofit.training.torch_api.modules import MODULE_PACKAGES, SYNC_BATCHNORM, UPDATES_BATCHNORM
