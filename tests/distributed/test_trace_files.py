@@ -249,6 +249,8 @@ def test_compiled_writers_are_seen_in_modules_that_are_imported_later(place, run
         path = place / "packages" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(REAL + code)
+        for package in path.relative_to(place / "packages").parents[:-1]:  # before an installed one of that name
+            (place / "packages" / package / "__init__.py").touch()
     (place / "original" / "a.png").write_bytes(OLD)
     (place / "project" / "a.png").symlink_to(place / "original" / "a.png")
     (place / "project" / "read.h5").symlink_to(place / "original" / "a.png")
