@@ -11,7 +11,7 @@ from ..nodes import children, walk
 from ..scopes import Scope
 from ..values.inference import Analysis
 from .bindings import bindings_of
-from .keys import Key, has_no_entry
+from .keys import Key, Keys, has_no_entry
 from .reaching_definitions import live_bindings
 from .sources import Origin, closure, entries, functions_run, is_followed, sources, yielded
 from .stored import stored_in
@@ -19,12 +19,14 @@ from .stored import stored_in
 UNKNOWN_ENTRIES = ((None,), (Key.ELEMENT,))  # of what a call gives: computed from its arguments for arrays only
 
 
-def computed_from(analysis: Analysis, node: ast.expr, scope: Scope, stored: bool = False) -> Iterator[Origin]:
-    """Yield an expression and all expressions that it is computed from, nearest first.
+def computed_from(
+    analysis: Analysis, node: ast.expr, scope: Scope, stored: bool = False, keys: Keys = ()
+) -> Iterator[Origin]:
+    """Yield an expression, or its entry at `keys`, and all expressions that it is computed from, nearest first.
 
     `stored`: also everything that was put into the containers among them, and what generators give.
     """
-    return through_calls(analysis, Origin(node, scope), lambda origin: inputs(analysis, origin, stored))
+    return through_calls(analysis, Origin(node, scope, keys), lambda origin: inputs(analysis, origin, stored))
 
 
 class Called(NamedTuple):

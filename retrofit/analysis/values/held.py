@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..calls import is_method
+from ..calls import is_method, is_own
 from ..python_api import NAMESPACES
 from ..scopes import Scope, own_nodes, parameters
 from .kinds import (
@@ -180,13 +180,11 @@ def _is_of(analysis: Analysis, store: Store, base: Value) -> bool:
 
 
 def _stores(analysis: Analysis) -> dict[str, list[Store]]:
+    """Return by name what attributes are set to, but for those of `self`, which are known by the class."""
     found: dict[str, list[Store]] = defaultdict(list)
     for scope in analysis.scopes():
-        names = parameters(scope.node) if is_method(scope) else []  # type: ignore[arg-type]
-        own = names[0] if names else ""  # of which the class says what its attributes are
         for node in own_nodes(scope.node).of(ast.Assign):
             for target in node.targets:
-                is_own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == own
-                if isinstance(target, ast.Attribute) and not is_own:
+                if isinstance(target, ast.Attribute) and not is_own(target.value, scope):
                     found[target.attr].append((target, node.value, scope))
     return found

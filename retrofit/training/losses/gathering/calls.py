@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from functools import partial
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.calls import last_name, returns_of
 from retrofit.analysis.flow.calls.graph import calls_in, functions_reached
-from retrofit.analysis.flow.operands import inputs, through_calls
+from retrofit.analysis.flow.operands import computed_from
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import IN_ORDER, IN_OTHER_ORDER, Origin
+from retrofit.analysis.flow.sources import IN_ORDER, IN_OTHER_ORDER
 from retrofit.analysis.scopes import Scope, is_imported
 from retrofit.analysis.values.kinds import LocalFunction, Result
 from retrofit.training.torch_api.modules import SEQUENCE_FIRST
@@ -168,13 +167,9 @@ class CallValues:
     def _is_of_no_sample(self, functions: list[LocalFunction], path: Path) -> bool:
         """Return whether an entry of what a model returns is computed from its weights alone: a learnt temperature."""
         returned = [(part, f.scope) for f in functions for part in returns_of(f.node)]
-        starts = (Origin(part, scope, path) for part, scope in returned)  # type: ignore[arg-type]
-        step = partial(inputs, self.analysis)
-        found = (part for start in starts for part in through_calls(self.analysis, start, step))
-        names = [
-            (part.node, part.scope) for part in found if isinstance(part.node, ast.Name) and part.node.id != "self"
-        ]
-        bindings = (binding for name, scope in names for binding in live_bindings(name, scope)[1])
+        parts = (part for place in returned for part in computed_from(self.analysis, *place, keys=path))  # type: ignore[arg-type]
+        names = ((part.node, part.scope) for part in parts if isinstance(part.node, ast.Name))
+        bindings = (binding for name, scope in names if name.id != "self" for binding in live_bindings(name, scope)[1])
         return not any(binding.kind in ("parameter", "item") for binding in bindings)
 
     def _reorders(self, function: LocalFunction) -> bool:

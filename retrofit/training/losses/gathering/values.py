@@ -13,7 +13,7 @@ from retrofit.analysis.flow.bindings import bindings_of
 from retrofit.analysis.flow.calls.further_arguments import further_arguments
 from retrofit.analysis.flow.keys import keys_inside
 from retrofit.analysis.flow.reaching_definitions import live_bindings
-from retrofit.analysis.flow.sources import MOST_KEYS
+from retrofit.analysis.flow.sources import MOST_KEYS, Origin, entries
 from retrofit.analysis.flow.stored import stored_in
 from retrofit.analysis.memory import Memory
 from retrofit.analysis.nodes import children, walk
@@ -115,9 +115,12 @@ class ValueReader:
             return self._of_display(node, scope, path)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
             return self.value(node.elt, scope, path[1:])
-        if isinstance(node, (ast.Dict, ast.DictComp)):
-            values = _values_at(node, path) if isinstance(node, ast.Dict) else [node.value]
-            return join(self.value(part, scope, path[1:]) for part in values)
+        if isinstance(node, ast.DictComp):
+            return self.value(node.value, scope, path[1:])
+        if isinstance(node, ast.Dict):
+            start = Origin(node, scope, path)  # type: ignore[arg-type]
+            asked = list(entries(start)) or entries(start.to(node, keys=()))
+            return join(self.value(entry.node, scope, entry.keys) for entry in asked)  # type: ignore[arg-type]
         if isinstance(node, (ast.NamedExpr, ast.Starred)):
             return self.value(node.value, scope, path)
         if isinstance(node, ast.IfExp):
@@ -310,13 +313,6 @@ class PermutedReader(ValueReader):
     def _of_item(self, binding: Binding, scope: Scope, path: Path) -> Value:
         found = super()._of_item(binding, scope, path)
         return other("rows in different orders meet") if found.kind in ROWS else found
-
-
-def _values_at(node: ast.Dict, path: Path) -> list[ast.expr]:
-    """Return the values that a dict may have at a key, all where the key or those of the dict are not known."""
-    keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-    found = [value for key, value in zip(keys, node.values) if path and key == path[0]]
-    return node.values if None in keys or not found else found
 
 
 def _counted(value: Value, node: ast.expr, scope: Scope) -> Value:
