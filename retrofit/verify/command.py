@@ -79,7 +79,12 @@ def add_run_options(group: Any) -> None:
     """Add the options of the runs that `convert --prove` has, too."""
     add = group.add_argument
     add("-n", "--nproc", type=int, default=0, metavar="N", help="processes (default: the GPUs, 2 without)")
-    add("--steps", type=int, default=20, help="optimizer steps per run, half of them per epoch; 0 = all (default: 20)")
+    add(
+        "--steps",
+        type=int,
+        default=20,
+        help="batches with a step per run, half of them per epoch; 0 = all (default: 20)",
+    )
     add(
         "--batch-flag",
         metavar="NAME",

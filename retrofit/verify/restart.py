@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ class Restart:
     arguments: list[str]
     checkpoint: str
     steps_done: int
+    batches_done: int  # with a step, which is less than that where several optimizers step on one batch
     epochs_done: int = 1  # 0 where it was written before the end of the first epoch
 
 
@@ -40,7 +42,8 @@ def plan_restart(given: Sequence[str] | None, many: Run, script: Run, snapshot: 
     if arguments is None:
         return "the script has no --resume; name its arguments with --resume-args"
     steps_done = _steps_in(checkpoint, many)
-    return Restart(arguments, checkpoint, steps_done, int(steps_done == steps_of_first_epoch(many.main)))
+    is_whole_epoch = steps_done == steps_of_first_epoch(many.main)
+    return Restart(arguments, checkpoint, steps_done, _num_batches(many, steps_done), int(is_whole_epoch))
 
 
 def _checkpoint(many: Run, snapshot: Path) -> str | None:
@@ -57,6 +60,13 @@ def _steps_in(checkpoint: str, many: Run) -> int:
     most = steps_of_first_epoch(many.main) or 0
     steps = [event.step for event in many.ranks[0].of(FileSave) if event.path == checkpoint and event.step <= most]
     return steps[-1] if steps else most
+
+
+def _num_batches(many: Run, steps_done: int) -> int:
+    """Return after how many batches these steps were made; without batches, the most that one optimizer has made."""
+    steps = many.main.steps[:steps_done]
+    by_optimizer = Counter(step.optimizer for step in steps)
+    return sum(step.rows > 0 for step in steps) or max(by_optimizer.values(), default=0)
 
 
 def _arguments(given: Sequence[str] | None, script: Run, checkpoint: str) -> list[str] | None:

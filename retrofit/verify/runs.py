@@ -45,7 +45,7 @@ class Plan:
     arguments: list[str]  # of the script, before and after the conversion
     folder: Path  # everything that the runs write
     nproc: int = 2
-    steps: int = 20  # optimizer steps per run, half of them per epoch; 0 = all that the script makes
+    steps: int = 20  # batches with an optimizer step per run, half of them per epoch; 0 = all that the script takes
     original: Path | None = None  # absolute
     converted_arguments: list[str] = field(default_factory=list)  # that the original does not know
     batch_flag: str | None = None  # a flag of the script whose value is divided by nproc at world size N
@@ -190,7 +190,7 @@ def _run(
 def _num_steps(launch: Launch) -> int:
     """Return how many optimizer steps a run is to make, 0 if that is left to the script."""
     settings = launch.settings[0]
-    return 0 if settings.stop_before_first_step else max(0, settings.steps - settings.steps_done)
+    return 0 if settings.stop_before_first_step else max(0, settings.steps - settings.batches_done)
 
 
 def _most_processes(plan: Plan) -> int:
@@ -280,7 +280,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         reorder=name == "reordered",
         snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",
         epochs_done=restart.epochs_done if restart else 0,
-        steps_done=restart.steps_done if restart else 0,
+        batches_done=restart.batches_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
         watched={path: list(lines) for path, lines in plan.watched.items()} if name == "many" else {},
     )

@@ -15,13 +15,13 @@ class TraceSettings:
     module: str = ""  # the script is run as `python -m module`
     rank: int = 0
     world_size: int = 1
-    steps: int = 0  # optimizer steps to run, half of them per epoch; 0 = all that the script makes
+    steps: int = 0  # batches with an optimizer step to run, half of them per epoch; 0 = all that the script takes
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
     reorder: bool = False  # with the samples of each joined batch in another order
     snapshot: str = ""  # rank 0 copies the project to it when the second training epoch begins
     epochs_done: int = 0  # training epochs, and
-    steps_done: int = 0  # optimizer steps before this process: a resumed run continues after them
+    batches_done: int = 0  # batches with a step before this process: a resumed run continues after them
     stop_before_first_step: bool = False
     watched: dict[str, list[int]] = field(default_factory=dict)  # lines by file: whether they are run is recorded
     seed: int = 0  # for a script that seeds nothing itself

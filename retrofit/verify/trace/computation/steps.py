@@ -66,7 +66,7 @@ class StepTrace:
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
             self._gradients = [_of_gradient(parameter) for parameter in _parameters(optimizer)]
-        if self.stop_before_first_step or self.loaders.is_without_end():
+        if self.stop_before_first_step or self.loaders.is_without_end(self._number_of(optimizer)):
             raise SystemExit(0)
 
     def _describe(self, optimizer: Any) -> None:
@@ -79,13 +79,13 @@ class StepTrace:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_empty(optimizer):
             return
-        parameters = list(_parameters(optimizer))
+        parameters, number = list(_parameters(optimizer)), self._number_of(optimizer)
         norms = [value[0] for value in self._gradients if value is not None]
         with untraced(), torch.no_grad():
             buffers = {name: whole(buffer) for name, buffer in self.models.buffers().items()}
             fingerprints, parameter_hash, parameter_hashes = _of_parameters(parameters)
             step = OptimizerStep(
-                optimizer=next(i for i, known in enumerate(self.optimizers) if known is optimizer),
+                optimizer=number,
                 number=self.recorder.step,
                 lr=[float(group["lr"]) for group in optimizer.param_groups],
                 losses=self._losses,
@@ -102,7 +102,10 @@ class StepTrace:
         self.recorder.record(step)
         self.recorder.step += 1
         self._losses = []
-        self.loaders.mark_step()
+        self.loaders.mark_step(number)
+
+    def _number_of(self, optimizer: Any) -> int:
+        return next(number for number, known in enumerate(self.optimizers) if known is optimizer)
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

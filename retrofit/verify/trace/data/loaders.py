@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -46,7 +47,8 @@ class LoaderTrace:
         self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
         self.asked_workers: dict[int, int] = {}
         self.num_iterations = 0
-        self._last_draw = 0  # optimizer steps made when a training loader gave its last batch
+        self._batches_used = 0  # batches after which an optimizer has made a step
+        self._steps_since_draw: Counter[int] = Counter()  # by optimizer, since a loader gave its last training batch
         self._latest: dict[str, TracedIterator] = {}
         self._is_unseen = False
         self._drawn: list[TracedIterator] = []  # iterations that gave a batch since the last optimizer step
@@ -84,11 +86,16 @@ class LoaderTrace:
         finally:
             self._is_unseen = False
 
-    def mark_step(self) -> None:
-        """An optimizer step was made from the batches drawn since the last one."""
+    def mark_step(self, optimizer: int) -> None:
+        """An optimizer step was made from the batches drawn since the last one.
+
+        A second optimizer's step on the same batch counts nothing: two epochs of both must fit into the steps.
+        """
         for iteration in self._drawn:
             iteration.steps += 1
             iteration.rows = 0
+        self._batches_used += bool(self._drawn)
+        self._steps_since_draw[optimizer] += 1
         self._drawn = []
         self.streams.on_step()
 
@@ -118,7 +125,7 @@ class LoaderTrace:
     def mark_drawn(self, iteration: TracedIterator) -> None:
         iteration.is_evaluation = self.is_evaluating()
         if torch.is_grad_enabled():
-            self._last_draw = self.recorder.step
+            self._steps_since_draw.clear()
         if iteration not in self._drawn:
             self._drawn.append(iteration)
 
@@ -126,11 +133,11 @@ class LoaderTrace:
         return self.epochs.get(key, self.settings.epochs_done)
 
     def all_steps_done(self) -> bool:
-        return 0 < self.settings.steps <= self.settings.steps_done + self.recorder.step
+        return 0 < self.settings.steps <= self.settings.batches_done + self._batches_used
 
-    def is_without_end(self) -> bool:
-        """Return whether all steps were made without a loader, at whose batches the training could be ended."""
-        return self.all_steps_done() and self.recorder.step - self._last_draw >= self.settings.steps
+    def is_without_end(self, optimizer: int) -> bool:
+        """Return whether an optimizer made all steps without a loader, at whose batches the training could be ended."""
+        return 0 < self.settings.steps <= self._steps_since_draw[optimizer]
 
 
 class TracedIterator:
@@ -164,7 +171,7 @@ class TracedIterator:
         if self._is_endless and trace.all_steps_done():
             raise SystemExit(0)
         # A run that continues inside the first epoch ends it where the run before did.
-        before = trace.settings.steps_done if self.epoch == self.repeat == 0 else 0
+        before = trace.settings.batches_done if self.epoch == self.repeat == 0 else 0
         if not self._is_endless and 0 < trace.settings.steps <= (before + self.steps) * 2:
             self.end(capped=True)
             raise StopIteration
