@@ -34,6 +34,7 @@ from retrofit.verify.trace.events import (
     IterationEnd,
     IterationStart,
     LoggedScalar,
+    MetricRows,
     OptimizerFound,
     OptimizerStep,
     OutputLine,
@@ -291,6 +292,32 @@ def message_passing(runs):
     insert(runs["many"], [1], ProcessExit, collective_call("recv_", 5, "float32", in_backward=False))
 
 
+def padding_in_no_figure(runs):
+    """Both ranks have as many samples, and what was repeated for that is in no figure."""
+    for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
+        change(runs["many"], BatchDrawn, [1], {"iteration": event.iteration}, samples=[1, 3, 5, 0])
+
+
+def padding_left_out_by_a_library(runs):
+    """The figures are 1 with and without the padding, but a library says what it left out."""
+    padding_in_no_figure(runs)
+    for name in ("many", "reference"):
+        change(runs[name], LoggedScalar, [0], value=1.0)
+        change(runs[name], OutputLine, [0], text="epoch accuracy 1.000")
+    for event in events_of(runs["many"], OutputLine, [0]):
+        runs["many"].ranks[0].events.append(copy_of(MetricRows(6), step=event.step))
+
+
+def random_state_of_each_rank(runs):
+    """A checkpoint of the library has a part for each rank."""
+    for rank in (0, 1):
+        insert(runs["many"], [rank], ProcessExit, FileSave(path=f"runs/random_states_{rank}.pkl", keys={"step": "int"}))
+
+
+def library_loads_its_checkpoint(runs):
+    change(runs["resumed"], FileLoad, has_map_location=False, by_script=False)
+
+
 OF_SAMPLES = ("shards", "reshuffle")
 OF_STEPS = ("loss", "gradients", "parameters")
 
@@ -322,6 +349,10 @@ NO_FAULTS = [
     (batches_left_over, {}),
     (data_loaded_as_it_was_saved, {}),
     (message_passing, {}),
+    (padding_in_no_figure, {}),
+    (padding_left_out_by_a_library, {}),
+    (random_state_of_each_rank, {}),
+    (library_loads_its_checkpoint, {"devices": "NOT APPLICABLE"}),
 ]
 
 

@@ -78,6 +78,22 @@ def padded_metric(runs):
     change(runs["many"], LoggedScalar, value=0.8)
 
 
+def padding_that_no_figure_shows(runs):
+    """The accuracy is 1 with and without the padding: it does not tell that the padding was left out."""
+    for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
+        change(runs["many"], BatchDrawn, [1], {"iteration": event.iteration}, samples=[1, 3, 5, 0])
+    for name in ("many", "reference"):
+        change(runs[name], LoggedScalar, [0], value=1.0)
+        change(runs[name], OutputLine, [0], text="epoch accuracy 1.000")
+
+
+def figures_too_coarse_for_the_padding(runs):
+    padding_that_no_figure_shows(runs)
+    for name in ("many", "reference"):
+        remove(runs[name], LoggedScalar, [0])
+        change(runs[name], OutputLine, [0], text="epoch accuracy 0.9")
+
+
 def collective_on_rank_0(runs):
     """Rank 0 evaluates through the wrapper, which broadcasts buffers; rank 1 is in the next epoch already."""
     keep_resume_out(runs)
@@ -321,6 +337,8 @@ FAULTS = [
     (no_group, {"launch": None, "shards": "RF103"}),
     (metric_per_rank, {"metrics": "RF401"}),
     (padded_metric, {"evaluation": "RF111", "metrics": "RF111"}),
+    (padding_that_no_figure_shows, {"evaluation": "RF111"}),
+    (figures_too_coarse_for_the_padding, {"evaluation": "RF111"}),
     (collective_on_rank_0, dict.fromkeys(("completes", "collectives"), "RF402")),
     (barrier_of_rank_0_at_the_end, dict.fromkeys(("completes", "collectives"), "RF402")),
     (uneven_batches, OF_UNEVEN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import pickle
@@ -105,12 +106,27 @@ def test_a_load_records_which_run_wrote_the_file(place, run):
         torch.load(io.BytesIO(Path("own.pt").read_bytes()))
 
     assert kinds_of(run(task), FileLoad) == [
-        FileLoad("own.pt", has_map_location=False, is_own=True),
-        FileLoad("latest.pt", has_map_location=True, is_own=True),
-        FileLoad("linked.pt", has_map_location=False, is_own=False),
-        FileLoad(str(place / "original" / "user.pt"), has_map_location=False, is_own=False),
-        FileLoad("own.pt", has_map_location=False, is_own=True),
+        FileLoad("own.pt", has_map_location=False, is_own=True, by_script=False),
+        FileLoad("latest.pt", has_map_location=True, is_own=True, by_script=False),
+        FileLoad("linked.pt", has_map_location=False, is_own=False, by_script=False),
+        FileLoad(str(place / "original" / "user.pt"), has_map_location=False, is_own=False, by_script=False),
+        FileLoad("own.pt", has_map_location=False, is_own=True, by_script=False),
     ]
+
+
+def test_a_load_is_the_script_s_where_its_caller_is_in_the_project(place, run):
+    own = place / "project" / "helpers.py"
+    own.write_text("import torch\ndef load(): return torch.load('own.pt')\n")
+
+    def task():
+        torch.save([2], "own.pt")
+        spec = importlib.util.spec_from_file_location("helpers", own)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.load()
+        torch.load("own.pt")  # of this file, which is not in the project
+
+    assert [event.by_script for event in kinds_of(run(task), FileLoad)] == [True, False]
 
 
 def test_what_is_in_a_checkpoint():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from retrofit.verify.checks.data.evaluation import evaluations
+from retrofit.verify.checks.data.evaluated_samples import evaluations
 from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import BatchDrawn, InitialWeights, NondeterministicOperator, OptimizerStep
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed

@@ -174,6 +174,14 @@ class FileLoad(Event):
     path: str | None  # as in FileChange; None for one without a name in the trace
     has_map_location: bool  # it was given and is not None
     is_own: bool  # in the run's copy of the project, and not a link to a file of the user's
+    by_script: bool = True  # called in a file of the project, not in that of a library
+
+
+@dataclass(frozen=True)
+class MetricRows(Event):
+    """A library has gathered rows of all ranks for a metric, without those that fill up the last batch."""
+
+    rows: int  # that are left
 
 
 # --- samples

@@ -27,6 +27,7 @@ from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
 from retrofit.verify.trace.computation.process_group import install_groups
 from retrofit.verify.trace.computation.steps import StepTrace
+from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
 from retrofit.verify.trace.filesystem.files import install_files
@@ -74,6 +75,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     install_output(recorder.record)
     install_files(recorder.record, settings.project, [settings.folder])
     install_groups(recorder.record)
+    install_gathered(recorder.record)
     rows = BatchRows()
     streams = Streams(settings.seed, rows.leave)
     models = ModelTrace(rows.on_forward)

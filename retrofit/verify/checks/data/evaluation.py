@@ -1,28 +1,18 @@
-"""Evaluated samples: the ranks together evaluate each sample exactly once."""
+"""Evaluation: the ranks together evaluate each sample exactly once."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
-
-from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, ranks_named, why_not
+from retrofit.verify.checks.finding import fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.evidence import Iteration, RankTrace, Run, Runs
+from retrofit.verify.checks.output.metrics import compared_values
+from retrofit.verify.evidence import RankTrace, Runs
+from retrofit.verify.trace.events import MetricRows
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .samples import members_of_run, single_process_run
-from .split import is_own_part, split_fault
+from .evaluated_samples import InexactEvaluation, Tally, inexact_evaluations
+from .split import split_fault
 
-
-@dataclass
-class Tally:
-    """What was found over all evaluations."""
-
-    judged: int = 0
-    samples: int = 0
-    datasets: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
+SATURATED = (0.0, 1.0, 100.0)  # an accuracy with these values is the same with some samples counted twice
 
 
 def evaluation(runs: Runs, options: CheckOptions) -> Verdict:
@@ -37,101 +27,34 @@ def evaluation(runs: Runs, options: CheckOptions) -> Verdict:
     if fault is not None and fault.cause == "RF108":
         return not_applicable(check, title, "the ranks do not hold the same data (see split)")
     tally = Tally()
-    fault = evaluation_fault(runs, tally)
-    if fault is not None:
-        return fail_with(check, title, fault)
+    for inexact in inexact_evaluations(runs, tally):
+        if not _is_padding_left_out(runs, options, inexact):
+            return fail_with(check, title, inexact.fault)
+        tally.notes.append(f"{count(inexact.padding, 'sample')} fill up the last batches, and no figure counts them")
     if not tally.judged:
         return not_applicable(check, title, why_not(runs["many"], "no evaluation over a DataLoader was recorded"))
     summary = f"{count(tally.judged, 'evaluation')} of {count(tally.samples, 'sample')}"
     return passed(check, title, summary, joined(tally.notes))
 
 
-def evaluation_fault(runs: Runs, tally: Tally | None = None) -> Finding | None:
-    """Return the first evaluation that repeats or leaves out samples, if there is one."""
-    many, tally = runs["many"], tally or Tally()
-    for key in evaluated_datasets(runs):
-        base = single_process_run(runs, key)
-        if base is None or (is_own_part(runs, key) and members_of_run(many, key) is None):
-            continue
-        for whole in evaluations(base.main, key):
-            fault = _fault_of_one(many, whole, tally)
-            if fault is not None:
-                return fault
-    return None
+def _is_padding_left_out(runs: Runs, options: CheckOptions, inexact: InexactEvaluation) -> bool:
+    """Return whether samples that fill up the last batches, so that ranks have as many, are in no figure."""
+    if not inexact.padding:
+        return False
+    return _is_gathered_exactly(runs["many"].main, inexact) or _figures_agree(runs, options, inexact)
 
 
-def evaluated_datasets(runs: Runs) -> list[str]:
-    """Return the keys of the datasets that are evaluated on one process."""
-    found: dict[str, None] = {}
-    for name in ("one", "reference"):
-        if name in runs and runs[name].ranks:
-            main = runs[name].main
-            found.update((key, None) for key in main.iterations_by_dataset if evaluations(main, key))
-    return list(found)
+def _is_gathered_exactly(main: RankTrace, inexact: InexactEvaluation) -> bool:
+    """Return whether a library gathered for the figures as many rows as one process has samples, once or repeatedly."""
+    rows = [event.rows for event in main.of(MetricRows) if event.step == inexact.at_step]
+    return bool(rows) and sum(rows) % inexact.length == 0
 
 
-def evaluations(rank: RankTrace, key: str | None = None) -> list[Iteration]:
-    """Return the passes over data that the model was not trained on and that came to their end."""
-    passes = rank.iterations if key is None else rank.iterations_by_dataset.get(key, [])
-    return [one for one in passes if not one.train and one.exhausted and one.delivered]
-
-
-def _fault_of_one(many: Run, whole: Iteration, tally: Tally) -> Finding | None:
-    shares = {rank.rank: _at(rank, whole) for rank in many.ranks}
-    ended = {rank: share for rank, share in shares.items() if share is not None and share.exhausted}
-    begun = [rank for rank, share in shares.items() if share is not None]
-    if any(rank.rank not in ended and not rank.ended_well for rank in many.ranks):
-        return None  # the run ended before
-    if not ended or len(ended) < len(begun):
-        is_dropped = not begun and many.finished and not any(evaluations(rank) for rank in many.ranks)
-        return Finding(f"{whole.dataset} is evaluated by no rank", "RF111") if is_dropped else None
-    tally.judged += 1
-    tally.samples = max(tally.samples, len(whole.delivered))
-    expected = Counter(whole.delivered)
-    draws = {rank: Counter(share.delivered) for rank, share in ended.items()}
-    first = next(iter(draws.values()))
-    others = expected if not _is_cut_by_chance(whole) or not _is_as_large(first, expected) else first
-    if all(draw == others for draw in draws.values()):
-        if len(draws) > 1:
-            tally.notes.append("every rank evaluates everything: right, but N times the work")
-        elif many.world_size > 1:
-            tally.notes.append(f"{ranks_named(draws)} evaluates alone while the others wait")
-        return None
-    return _judge(sum(draws.values(), Counter()), expected, whole, many.world_size)
-
-
-def _judge(together: Counter[Any], expected: Counter[Any], whole: Iteration, world: int) -> Finding | None:
-    repeated, absent = together - expected, expected - together
-    if not repeated and not absent:
-        return None
-    if _is_cut_by_chance(whole) and _is_as_large(together, expected):
-        return None
-    total, length = sum(together.values()), len(whole.delivered)
-    padded = -(-length // world) * world
-    name = whole.dataset
-    if not absent and total == padded:
-        some = min(repeated, key=str)
-        value = f"sample {some} is counted {together[some]} times"
-        return Finding(f"{total} samples are evaluated where {name} has {length}", "RF105", value=value)
-    parts = []
-    if absent:
-        parts.append(f"{count(sum(absent.values()), 'sample')} left out (sample {min(absent, key=str)})")
-    if repeated:
-        parts.append(f"{count(sum(repeated.values()), 'sample')} too many (sample {min(repeated, key=str)})")
-    return Finding(f"the ranks together do not evaluate {name} exactly once", "RF111", value=", ".join(parts))
-
-
-def _is_cut_by_chance(whole: Iteration) -> bool:
-    """Return whether a shuffled evaluation leaves out its last batch: others each time."""
-    return whole.begin.drop_last and "RandomSampler" in whole.begin.samplers
-
-
-def _is_as_large(draws: Counter[Any], expected: Counter[Any]) -> bool:
-    """Return whether as many samples are drawn, each once."""
-    return max(draws.values()) == 1 and sum(draws.values()) == sum(expected.values())
-
-
-def _at(rank: RankTrace, whole: Iteration) -> Iteration | None:
-    """Return the same pass on a rank: over the same dataset, at the same place in the training."""
-    passes = rank.iterations_by_dataset.get(whole.dataset, [])
-    return next((one for one in passes if not one.train and one.place == whole.place), None)
+def _figures_agree(runs: Runs, options: CheckOptions, inexact: InexactEvaluation) -> bool:
+    """Return whether the figures of this evaluation are those of one process, and at least one could tell."""
+    values = compared_values(runs, options)
+    if isinstance(values, str) or not all(ours.equals(theirs) for ours, theirs in values):
+        return False
+    share = inexact.padding / (inexact.length + inexact.padding)
+    own = [ours for ours, _ in values if ours.step == inexact.at_step and ours.number not in SATURATED]
+    return any(value.rounding < share * abs(value.number) / 10 for value in own)

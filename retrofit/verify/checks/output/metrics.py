@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.data.evaluation import evaluation_fault, evaluations
+from retrofit.verify.checks.data.evaluated_samples import evaluation_fault, evaluations
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, initial_fault, tolerance_of
@@ -16,27 +16,35 @@ from .printed_numbers import Value, values_after_evaluations
 def metrics(runs: Runs, options: CheckOptions) -> Verdict:
     """Compare what rank 0 reports after each evaluation with what one process reports that has the same weights."""
     check, title = "metrics", "reported metrics are those of the whole data set"
+    values = compared_values(runs, options)
+    if isinstance(values, str):
+        return not_applicable(check, title, values)
+    wrong = [(a, b) for a, b in values if not a.equals(b)]
+    if wrong:
+        return fail_with(check, title, _fault(runs, wrong))
+    names = len({ours.name for ours, _ in values})
+    return passed(
+        check, title, f"{count(len(values), 'value')} of {count(names, 'name')} are the same", _own_values(runs)
+    )
+
+
+def compared_values(runs: Runs, options: CheckOptions) -> list[tuple[Value, Value]] | str:
+    """Return what rank 0 and one process give out after evaluations, with the same weights; else why not."""
     reason = not_made(runs, "many", "reference")
     if reason:
-        return not_applicable(check, title, reason)
+        return reason
     many, reference = runs["many"], runs["reference"]
     if not evaluations(many.main) or not evaluations(reference.main):
-        return not_applicable(check, title, why_not(many, "rank 0 makes no evaluation over a DataLoader"))
+        return why_not(many, "rank 0 makes no evaluation over a DataLoader")
     ours, theirs = values_after_evaluations(many.main), values_after_evaluations(reference.main)
     pairs = [(a, b) for name in ours for a, b in zip(ours[name], theirs.get(name, []))]
     if not pairs:
-        return not_applicable(check, title, why_not(many, "no decimal number is printed or logged after an evaluation"))
+        return why_not(many, "no decimal number is printed or logged after an evaluation")
     tolerance = tolerance_of(many, options)
     apart = first_apart(runs, PARAMETERS, tolerance)
     is_apart = initial_fault(runs, tolerance) is not None
     comparable = [(a, b) for a, b in pairs if not is_apart and (apart is None or a.step <= apart.step)]
-    if not comparable:
-        return not_applicable(check, title, "the weights are not those of one process (see parameters)")
-    wrong = [(a, b) for a, b in comparable if not a.equals(b)]
-    if wrong:
-        return fail_with(check, title, _fault(runs, wrong))
-    summary = f"{count(len(comparable), 'value')} of {count(len(ours), 'name')} are the same"
-    return passed(check, title, summary, _own_values(runs))
+    return comparable or "the weights are not those of one process (see parameters)"
 
 
 def _fault(runs: Runs, wrong: list[tuple[Value, Value]]) -> Finding:

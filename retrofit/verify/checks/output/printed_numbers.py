@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrofit.distributed.failure.shown_figures import OF_THE_MODEL, OF_THE_RUN
-from retrofit.verify.checks.data.evaluation import evaluations
+from retrofit.verify.checks.data.evaluated_samples import evaluations
 from retrofit.verify.evidence import Iteration, RankTrace
 from retrofit.verify.trace.events import (
     BackwardCall,

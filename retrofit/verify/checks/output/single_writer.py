@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -75,6 +76,21 @@ def names_rank(path: str, rank: int) -> bool:
     return bool(re.search(rf"{words}|\.{rank}(\.|$)", parts, re.IGNORECASE))
 
 
+def is_part_of_rank(path: str, rank: int, of_main: Iterable[str]) -> bool:
+    """Return whether rank 0 wrote the same file with a 0 in place of a number, its rank: `state_1.bin`, `__1_0.distcp`.
+
+    A checkpoint may have a part for each rank: its random state, or its shard. A number in a folder's name may be a
+    second of the time instead.
+    """
+    others, name = set(of_main), PurePath(path).name
+    for found in re.finditer(r"\d+", name):
+        zero = "0" * len(found.group())
+        main_name = name[: found.start()] + zero + name[found.end() :]
+        if int(found.group()) == rank and str(PurePath(path).with_name(main_name)) in others:
+            return True
+    return False
+
+
 def _shared_fault(files: list[dict[str, Written]]) -> Finding | None:
     """Return a fault for the first file that two ranks write."""
     paths = dict.fromkeys(path for own in files for path in own)
@@ -128,7 +144,9 @@ def _log_fault(many: Run, files: list[dict[str, Written]]) -> Finding | None:
 def _own_copy_fault(files: list[dict[str, Written]]) -> Finding | None:
     for rank, own in enumerate(files):
         for path, one in own.items():
-            if rank and one.is_checkpoint and path not in files[0] and not names_rank(path, rank):
+            if not rank or not one.is_checkpoint or path in files[0]:
+                continue
+            if not names_rank(path, rank) and not is_part_of_rank(path, rank, files[0]):
                 step = one.first_step - 1 if one.first_step else None
                 return Finding(f"rank {rank} saves a checkpoint of its own", "RF501", step, path)
     return None

@@ -37,7 +37,9 @@ def _checkpoints(runs: Runs) -> set[str]:
 
 
 def _loads(rank: RankTrace, checkpoints: set[str]) -> list[FileLoad]:
-    return [event for event in rank.of(FileLoad) if event.is_own and event.path in checkpoints]
+    """Return the script's own loads of checkpoints; how a library loads what it has saved is its own business."""
+    loads = (event for event in rank.of(FileLoad) if event.by_script)
+    return [event for event in loads if event.is_own and event.path in checkpoints]
 
 
 def _load_fault(run: Run, checkpoints: set[str]) -> Finding | None:

@@ -91,6 +91,11 @@ class FileTrace:
         """Return whether the content of `path` lies in the project's copy, and no link leads out of it."""
         return self._copy.contains(os.path.realpath(_absolute(path)))
 
+    def holds(self, source: str) -> bool:
+        """Return whether a source file is one of the project, a link to one of the user's too."""
+        folder, name = os.path.split(os.path.abspath(source))
+        return self._copy.contains(os.path.join(os.path.realpath(folder), name)) or self._copy.contains(source)
+
     def _call(self, handler: Callable[..., None], *args: Any) -> None:
         if self.active and not is_own_work():
             with own_work(), suppress(Exception):

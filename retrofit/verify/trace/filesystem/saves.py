@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -46,8 +47,8 @@ def install_saves(record: Record, files: FileTrace) -> None:
         path = _path(f)
         if files.active and path is not None:
             with suppress(Exception):
-                own = files.is_in_project(path)
-                record(FileLoad(files.name(path), map_location is not None, own))
+                own, caller = files.is_in_project(path), sys._getframe(1).f_code.co_filename
+                record(FileLoad(files.name(path), map_location is not None, own, files.holds(caller)))
         return load(f, map_location, *args, **kwargs)
 
     def on_rename(source: str, target: str) -> None:

@@ -1,0 +1,47 @@
+"""Rows that a library gathers from all ranks for a metric."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from retrofit.verify.trace.after_import import after_import
+from retrofit.verify.trace.events import MetricRows, Record
+
+# Functions that leave out of what they gather the samples by which a library has filled up the last batch.
+GATHERING = {"accelerate.accelerator": ("Accelerator", "gather_for_metrics")}
+
+
+def install_gathered(record: Record) -> None:
+    """Record MetricRows for each call of a function of GATHERING."""
+    for name, (owner, function) in GATHERING.items():
+        after_import(name, functools.partial(_watch, record, owner, function))
+
+
+def _watch(record: Record, owner: str, function: str, module: ModuleType) -> None:
+    watched = getattr(module, owner)
+    gather: Callable[..., Any] = getattr(watched, function)
+
+    @functools.wraps(gather)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        gathered = gather(*args, **kwargs)
+        rows = _num_rows(gathered)
+        if rows is not None:
+            record(MetricRows(rows))
+        return gathered
+
+    setattr(watched, function, traced)
+
+
+def _num_rows(gathered: Any) -> int | None:
+    """Return the length of the first tensor, or of a list of objects."""
+    if isinstance(gathered, Mapping):
+        gathered = list(gathered.values())
+    if hasattr(gathered, "shape"):
+        return int(gathered.shape[0]) if gathered.shape else None
+    if not isinstance(gathered, (list, tuple)) or not gathered:
+        return None
+    inner = _num_rows(gathered[0])
+    return len(gathered) if inner is None else inner
