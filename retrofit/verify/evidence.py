@@ -18,6 +18,7 @@ from retrofit.verify.trace.events import (
     Event,
     IterationEnd,
     IterationStart,
+    LateTraining,
     OptimizerStep,
     Place,
     ProcessExit,
@@ -129,8 +130,9 @@ class RankTrace:
             elif isinstance(event, (BatchDrawn, EpochOrder, IterationEnd)) and event.iteration in found:
                 _add(found[event.iteration], event, position)
         work = [place for place, event in enumerate(self.events) if isinstance(event, (OptimizerStep, BackwardCall))]
-        for iteration in found.values():
-            iteration.train = _trains(iteration, work)
+        late = {event.iteration for event in self.of(LateTraining)}
+        for number, iteration in found.items():
+            iteration.train = number in late or _trains(iteration, work)
         return list(found.values())
 
     @cached_property

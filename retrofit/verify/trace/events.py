@@ -244,6 +244,13 @@ class IterationEnd(Event):
     probe: dict[str, str] | None  # as in IterationStart, after the pass
 
 
+@dataclass(frozen=True)
+class LateTraining(Event):
+    """A pass that has ended is training: a step was made from the batches that it gave (`list(loader)`)."""
+
+    iteration: int  # number of the pass
+
+
 # --- computation
 
 

@@ -44,13 +44,23 @@ def inexact_evaluations(runs: Runs, tally: Tally | None = None) -> Iterator[Inex
     """Yield the evaluations that repeat or leave out samples."""
     many, tally = runs["many"], tally or Tally()
     for key in evaluated_datasets(runs):
-        base = single_process_run(runs, key)
+        base = _run_to_compare(runs, key)
         if base is None or (is_own_part(runs, key) and members_of_run(many, key) is None):
             continue
         for whole in evaluations(base.main, key):
             inexact = _inexact(many, whole, tally)
             if inexact is not None:
                 yield inexact
+
+
+def _run_to_compare(runs: Runs, key: str) -> Run | None:
+    """Return the run of one process with the samples of a dataset: of a stream, whose names are hashes, in float64."""
+    reference = runs.get("reference")
+    if reference is not None and reference.ranks:
+        passes = evaluations(reference.main, key)
+        if passes and not passes[0].begin.is_map:
+            return reference
+    return single_process_run(runs, key)
 
 
 def evaluated_datasets(runs: Runs) -> list[str]:

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from torch.utils.data import IterableDataset, Subset
 
 MOST_MEMBERS = 200_000
+Lines = tuple[tuple[str, int], ...]
 
 
 class DatasetNames:
-    """Gives every dataset object of a process a key: its type, its length, and how many like it came before.
+    """Gives every dataset of a process a key: its type, its length, and how many like it came before.
 
     Scripts build their datasets in the same order on every rank, so the keys agree. A Subset counts as the dataset
-    it is taken from: its samples are named by their index there.
+    it is taken from: its samples are named by their index there. A dataset that is built again at the same lines of
+    the script, after the one before was read, is that one: a loader for each epoch.
     """
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, str]] = []
+        self._lines: dict[int, Lines] = {}  # of the loader that was built last, by the id of its dataset
+        self._read: dict[Any, str] = {}  # the key of the dataset that was read last, by lines and kind
+
+    def note(self, dataset: Any, lines: Lines) -> None:
+        """A loader for `dataset` is built by these lines of the script."""
+        self._lines.setdefault(id(dataset), lines)
 
     def key(self, dataset: Any) -> str:
-        for known, key in self._known:
-            if known is dataset:
-                return key
+        """Return the key of a dataset that is read now."""
+        known = next((key for known, key in self._known if known is dataset), None)
+        return known or self._new_key(dataset)
+
+    def _new_key(self, dataset: Any) -> str:
         base = base_dataset(dataset)
         length = length_of(base)
         kind = f"{type(base).__name__}:{'-' if length is None else length}"
-        ordinal = sum(key.rpartition(":")[0] == kind for _, key in self._known)
-        self._known.append((dataset, f"{kind}:{ordinal}"))
-        return self._known[-1][1]
+        lines = self._lines.pop(id(dataset), None)
+        place = None if lines is None else (lines, kind, tuple(members(dataset) or ()))
+        key = self._read.get(place) if place else None
+        if key is None:
+            key = f"{kind}:{len({key for _, key in self._known if key.rpartition(':')[0] == kind})}"
+        else:  # the one before is not read any more
+            self._known = [pair for pair in self._known if pair[1] != key]
+        self._known.append((dataset, key))
+        if place:
+            self._read[place] = key
+        return key
+
+
+def script_lines(project: str) -> Lines:
+    """Return the lines of the project that are being run, as (file, line), the innermost first."""
+    found, frame = [], sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(project):
+            found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
 
 
 def base_dataset(dataset: Any) -> Any:

@@ -15,12 +15,21 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 from retrofit.verify.trace.computation.fingerprint import content_hash
-from retrofit.verify.trace.events import BatchDrawn, EpochOrder, IterationEnd, IterationStart
+from retrofit.verify.trace.events import BatchDrawn, EpochOrder, IterationEnd, IterationStart, LateTraining
 from retrofit.verify.trace.randomness.streams import Streams, hash_generator, stream_hashes
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.settings import TraceSettings
 
-from .datasets import DatasetNames, base_dataset, length_of, members, probe_indices, sample_name, sampler_names
+from .datasets import (
+    DatasetNames,
+    base_dataset,
+    length_of,
+    members,
+    probe_indices,
+    sample_name,
+    sampler_names,
+    script_lines,
+)
 from .replay import Replay
 
 MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
@@ -52,6 +61,8 @@ class LoaderTrace:
         self._latest: dict[str, TracedIterator] = {}
         self._is_unseen = False
         self._drawn: list[TracedIterator] = []  # iterations that gave a batch since the last optimizer step
+        self._collected: list[TracedIterator] = []  # passes that may be trained on yet: `batches = list(loader)`
+        self._late_optimizer: int | None = None  # that made the first step from batches which were collected before
 
     def install(self) -> None:
         build, iterate = DataLoader.__init__, DataLoader.__iter__
@@ -66,6 +77,7 @@ class LoaderTrace:
             build(*bound.args, **bound.kwargs)
             dataset = id(loader.dataset)
             self.asked_workers[dataset] = max(workers, self.asked_workers.get(dataset, 0))
+            self.names.note(loader.dataset, script_lines(self.settings.project))
 
         @functools.wraps(iterate)
         def iterate_traced(loader: DataLoader) -> Any:
@@ -91,13 +103,28 @@ class LoaderTrace:
 
         A second optimizer's step on the same batch counts nothing: two epochs of both must fit into the steps.
         """
+        if self._collected and not self._drawn:
+            self._train_late(self._collected[0], optimizer)
         for iteration in self._drawn:
             iteration.steps += 1
             iteration.rows = 0
-        self._batches_used += bool(self._drawn)
+            self._late_optimizer = None
+        self._batches_used += bool(self._drawn) or optimizer == self._late_optimizer
+        self._collected = []
         self._steps_since_draw[optimizer] += 1
         self._drawn = []
         self.streams.on_step()
+
+    def _train_late(self, iteration: TracedIterator, optimizer: int) -> None:
+        """Note that a pass which has come to its end is training, after all."""
+        iteration.steps, self._late_optimizer = 1, optimizer
+        self.epochs[iteration.key] = iteration.epoch + 1
+        self.recorder.record(LateTraining(iteration.id))
+
+    def collect(self, iteration: TracedIterator) -> None:
+        """A pass has come to its end without a step: its batches may be kept, and trained on later."""
+        if torch.is_grad_enabled() and iteration.num_drawn and not iteration.is_evaluation:
+            self._collected.append(iteration)
 
     def begin(self, iteration: TracedIterator) -> None:
         """Count an iteration that starts; one over the same dataset that the script has left is over now."""
@@ -322,6 +349,8 @@ class TracedIterator:
             self.trace.epochs[self.key] = self.epoch + 1
         else:
             self.trace.forget(self)
+            if exhausted:
+                self.trace.collect(self)
         probe = self._probe() if trains else None
         self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
 

@@ -13,6 +13,7 @@ from retrofit.verify.trace.events import (
     Event,
     IterationEnd,
     IterationStart,
+    LateTraining,
     OptimizerStep,
     Place,
     event_of,
@@ -95,6 +96,8 @@ def _evaluation_batches(path: str) -> dict[Place, list[list[Any]]]:
             batches[event.iteration].append(event.samples)
         elif isinstance(event, IterationEnd) and event.is_exhausted and not event.is_training:
             found[places[event.iteration]] = batches[event.iteration]
+        elif isinstance(event, LateTraining):
+            found.pop(places[event.iteration], None)
     return found
 
 
@@ -126,4 +129,6 @@ def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
             since_step = set()
         elif isinstance(event, IterationEnd) and not event.is_training:
             since_step.discard(event.iteration)
+        elif isinstance(event, LateTraining):
+            training.add(event.iteration)
     return {places[number]: batches[number] for number in training}
