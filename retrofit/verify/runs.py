@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from retrofit.verify.processes.interpreters import Interpreter, interpreters
 from retrofit.verify.processes.launch import Launch, RunResult, free_port, run_together
 from retrofit.verify.processes.progress import Progress
 from retrofit.verify.processes.project_copy import copy_project, own_folder
@@ -70,14 +71,19 @@ class FinishedRuns:
     by_name: dict[str, Run] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
+    interpreters: dict[int, Interpreter] = field(default_factory=dict)  # by the rank that they fork
 
 
 def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
     """Run the script in every way that the checks compare. Returns whatever could be run."""
+    with interpreters(plan.nproc, PRELOADED, plan.environ) as started:
+        return _run_all(plan, progress, FinishedRuns(interpreters=started))
+
+
+def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns:
     for name in PRELOADED:
         with suppress(ImportError):  # numpy is optional
             importlib.import_module(name)
-    runs = FinishedRuns()
     alone = ["one"] if plan.original is None else ["original", "one"]
     what = "as it is" if plan.original is None else "the original and the retrofitted script"
     _run(plan, runs, progress, f"one process, {what}", alone)
@@ -172,7 +178,7 @@ def _run(
     names: Sequence[str],
     restarts: Mapping[str, Restart] | None = None,
 ) -> None:
-    launches = [_launch(plan, name, (restarts or {}).get(name)) for name in names]
+    launches = [_launch(plan, name, (restarts or {}).get(name), runs.interpreters) for name in names]
     traces = [plan.folder / name / "rank0.jsonl" for name in names]
     with progress.stage(text, traces, sum(map(_num_steps, launches)) or None) as on_progress:
         results = run_together(
@@ -213,7 +219,7 @@ def _load(plan: Plan, name: str, result: RunResult, restart: Restart | None) -> 
     )
 
 
-def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
+def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int, Interpreter]) -> Launch:
     project = _project(plan, name)
     if restart:
         source = SNAPSHOTS["alone" if name == "alone_resumed" else "many"]
@@ -238,6 +244,7 @@ def _launch(plan: Plan, name: str, restart: Restart | None) -> Launch:
         argv=arguments + (_from_start(plan, restart) if restart else []),
         environ=environ,
         num_threads=max(1, len(os.sched_getaffinity(0)) // plan.nproc),
+        interpreters=by_rank if world_size > 1 else {},  # what one process does is compared bit for bit with rank 0's
     )
 
 

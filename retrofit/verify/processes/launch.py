@@ -1,4 +1,7 @@
-"""Start, watch and end the processes of runs. The calling process forks: it has used neither threads nor CUDA."""
+"""Start, watch and end the processes of runs. The calling process forks: it has used neither threads nor CUDA.
+
+Ranks for which a launch names an interpreter are forked there.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import torch
 
 from .child import Target, rank_environ, run_rank
 from .hang import HangWatch
+from .interpreters import Interpreter
 from .rank_process import KILL_S, TERMINATE_S, RankProcess, collect_stacks, end_ranks, find_relatives
 
 __all__ = ["Launch", "RunResult", "free_port", "run_together", "signals_raise"]
@@ -37,7 +41,8 @@ class Launch:
     `settings[r]` has the attributes folder, rank, world_size and project; more than one means a launcher's variables.
     `script` is relative to the project, `environ` are extra variables and win over all others. `target(settings,
     script, argv)` runs in the process; it is `retrofit.verify.trace.run.run_traced` unless given, and finds the
-    modules of the kit dropped: what it imports while it runs may be the project's own copy.
+    modules of the kit dropped: what it imports while it runs may be the project's own copy. `interpreters` fork the
+    ranks that they have as keys; without a `target` of the caller's.
     """
 
     settings: Sequence[Any]
@@ -46,6 +51,7 @@ class Launch:
     environ: Mapping[str, str] = field(default_factory=dict)
     num_threads: int = 1
     target: Target | None = None
+    interpreters: Mapping[int, Interpreter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,8 @@ class _Run:
 
     def start(self) -> None:
         """Fork all ranks."""
+        for interpreter in self.launch.interpreters.values():
+            interpreter.wait_until_ready()
         self.started = time.monotonic()
         master_port = free_port(self.ports) if len(self) > 1 else None
         if master_port is not None:
@@ -170,20 +178,18 @@ class _Run:
     def _fork(self, target: Target, settings: Any, environ: Mapping[str, str]) -> None:
         sys.stdout.flush()  # or the child would write out what is buffered a second time
         sys.stderr.flush()
+        arguments = settings, self.launch.script, self.launch.argv
+        options: Any = {"environ": environ, "num_threads": self.launch.num_threads}
+        interpreter = None if self.launch.target else self.launch.interpreters.get(settings.rank)
         with _signals_wait():  # a signal between the fork and the next line would orphan the child
-            with warnings.catch_warnings():
-                # Python 3.12 warns of any fork with threads; those of numpy's BLAS survive it by their own handlers.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
+            pid = interpreter.fork(*arguments, **options) if interpreter else None
+            if pid is None:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of a fork with threads; those of numpy's BLAS survive it by their own handlers.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    pid = os.fork()
             if pid == 0:
-                run_rank(
-                    target,
-                    settings,
-                    self.launch.script,
-                    self.launch.argv,
-                    environ=environ,
-                    num_threads=self.launch.num_threads,
-                )
+                run_rank(target, *arguments, **options)
             self.ranks.append(RankProcess(settings.rank, pid, settings.folder))
 
     def _live(self) -> Iterator[None]:

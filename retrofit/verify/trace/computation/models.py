@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,14 @@ class ModelTrace:
                 for name, found in model.named_parameters():
                     self._names.setdefault(id(found), plain_name(name))
         return self._names.get(id(parameter), f"parameter {number}")
+
+    def in_order(self, parameters: Sequence[torch.Tensor]) -> list[int]:
+        """Return the places of parameters that have names as the models hold them, then those of the others.
+
+        An optimizer's groups may come from sets, whose order is another one in each process.
+        """
+        known = {key: place for place, key in enumerate(self._names)}
+        return sorted(range(len(parameters)), key=lambda place: known.get(id(parameters[place]), len(known) + place))
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Return every buffer of the models once, by name."""

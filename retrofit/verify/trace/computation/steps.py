@@ -33,6 +33,7 @@ class StepTrace:
         self.recorder, self.models, self.loaders = recorder, models, loaders
         self.stop_before_first_step = stop_before_first_step
         self.optimizers: list[Any] = []
+        self._orders: list[list[int]] = []  # of the parameters of each optimizer
         self.on_backward: Callable[[], None] = lambda: None
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
@@ -65,13 +66,16 @@ class StepTrace:
             if not any(optimizer is known for known in self.optimizers):
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
-            self._gradients = [_of_gradient(parameter) for parameter in _parameters(optimizer)]
+            self._gradients = [_of_gradient(parameter) for parameter in self._parameters(optimizer)]
         if self.stop_before_first_step or self.loaders.is_without_end(self._number_of(optimizer)):
             raise SystemExit(0)
 
     def _describe(self, optimizer: Any) -> None:
-        number, parameters = len(self.optimizers) - 1, list(_parameters(optimizer))
-        names = [self.models.name_of(parameter, place) for place, parameter in enumerate(parameters)]
+        number, given = len(self.optimizers) - 1, list(_given_parameters(optimizer))
+        names = [self.models.name_of(parameter, place) for place, parameter in enumerate(given)]
+        order = self.models.in_order(given)
+        self._orders.append(order)
+        parameters, names = [given[place] for place in order], [names[place] for place in order]
         shapes = [list(parameter.shape) for parameter in parameters]
         self.recorder.record(OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters)))
         self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
@@ -79,7 +83,7 @@ class StepTrace:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_empty(optimizer):
             return
-        parameters, number = list(_parameters(optimizer)), self._number_of(optimizer)
+        parameters, number = self._parameters(optimizer), self._number_of(optimizer)
         norms = [value[0] for value in self._gradients if value is not None]
         with untraced(), torch.no_grad():
             buffers = {name: whole(buffer) for name, buffer in self.models.buffers().items()}
@@ -107,8 +111,13 @@ class StepTrace:
     def _number_of(self, optimizer: Any) -> int:
         return next(number for number, known in enumerate(self.optimizers) if known is optimizer)
 
+    def _parameters(self, optimizer: Any) -> list[torch.Tensor]:
+        """Return the parameters in the order in which they were described, then those that were added since."""
+        order, given = self._orders[self._number_of(optimizer)], list(_given_parameters(optimizer))
+        return [given[place] for place in order if place < len(given)] + given[len(order) :]
 
-def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+
+def _given_parameters(optimizer: Any) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
 
