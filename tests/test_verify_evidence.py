@@ -7,8 +7,8 @@ import time
 import pytest
 from verify_evidence import TRAIN, change, collective_call, copy_of, iteration_start, process, run_of, spoil
 
+from retrofit.verify.checks.output.paths import is_temporary, names_rank
 from retrofit.verify.checks.output.printed_numbers import skeleton, values_after_evaluations
-from retrofit.verify.checks.output.single_writer import is_temporary, names_rank
 from retrofit.verify.evidence import RankTrace, load_run, read_events, relative_difference
 from retrofit.verify.trace.events import (
     BackwardCall,

@@ -34,6 +34,7 @@ from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.snapshot import snapshot
 from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
+from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, seed_library
@@ -70,6 +71,7 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
 
 def _install(recorder: Recorder, settings: TraceSettings) -> None:
     _seed(settings)
+    shift_clock(LATER_S * settings.rank)
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
     recorder.record(ProcessStart(settings.rank, settings.world_size, torch.__version__, cuda, threads))
     install_output(recorder.record)

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from retrofit.distributed.ddp.unwrap import WRAPPER_PREFIXES
 from retrofit.verify.checks.finding import LABELS, Finding, fail_with, first_few, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.output.single_writer import is_temporary
+from retrofit.verify.checks.output.paths import is_temporary
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.checks.training.differences import tensors_differ
 from retrofit.verify.evidence import Run, Runs

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -14,13 +12,11 @@ from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import FileChange, FileSave, LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .paths import is_part_of_rank, is_temporary, names_rank
+from .run_names import run_name_fault
+
 LOG_PARTS = re.compile(r"events\.out\.tfevents|(^|/)wandb(/|$)|\.log$|\.log\.\d+$", re.IGNORECASE)
 TABLE = re.compile(r"\.(csv|tsv|jsonl|txt)$", re.IGNORECASE)  # a log when it is written during the training
-TEMPORARY = re.compile(
-    r"(^|/)(__pycache__|\.cache|\.triton|\.nv|\.git|torchinductor_[^/]*|tmp[a-z0-9_]{8}|proc|dev)(/|$)|"
-    r"\.(pyc|lock|tmp|part)$|\.tmp[.\d]|~$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
     files = [written_by(rank) for rank in many.ranks]
     if many.world_size == 1 or not any(files):
         return not_applicable(check, title, why_not(many, "no file was written"))
-    fault = _shared_fault(files) or _log_fault(many, files) or _own_copy_fault(files)
+    fault = _shared_fault(files) or _log_fault(many, files) or _own_copy_fault(files) or run_name_fault(many.ranks)
     if fault is not None:
         return fail_with(check, title, fault)
     by_others = {rank: sorted(own) for rank, own in enumerate(files) if rank and own}
@@ -62,33 +58,6 @@ def written_by(rank: RankTrace) -> dict[str, Written]:
         for path, found in steps.items()
         if not is_temporary(path)
     }
-
-
-def is_temporary(path: str) -> bool:
-    temporary = (tempfile.gettempdir() + "/", "/tmp/", "/var/tmp/", "/dev/", "/proc/")
-    return path.startswith(temporary) or bool(TEMPORARY.search(path))
-
-
-def names_rank(path: str, rank: int) -> bool:
-    """Return whether the last parts of a path carry the rank: rank1, _r1, .1., gpu1."""
-    parts = "/".join(PurePath(path).parts[-2:])
-    words = rf"(rank|proc(ess)?|gpu|worker|local|[._\-/]r)[_\-=]?0*{rank}(?!\d)"
-    return bool(re.search(rf"{words}|\.{rank}(\.|$)", parts, re.IGNORECASE))
-
-
-def is_part_of_rank(path: str, rank: int, of_main: Iterable[str]) -> bool:
-    """Return whether rank 0 wrote the same file with a 0 in place of a number, its rank: `state_1.bin`, `__1_0.distcp`.
-
-    A checkpoint may have a part for each rank: its random state, or its shard. A number in a folder's name may be a
-    second of the time instead.
-    """
-    others, name = set(of_main), PurePath(path).name
-    for found in re.finditer(r"\d+", name):
-        zero = "0" * len(found.group())
-        main_name = name[: found.start()] + zero + name[found.end() :]
-        if int(found.group()) == rank and str(PurePath(path).with_name(main_name)) in others:
-            return True
-    return False
 
 
 def _shared_fault(files: list[dict[str, Written]]) -> Finding | None:
