@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,14 @@ from retrofit.verify.processes.launch import Launch, RunResult, free_port, run_t
 from retrofit.verify.processes.progress import Progress
 from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.processes.stacks import stack_summary
-from retrofit.verify.trace.events import GroupJoin
+from retrofit.verify.trace.events import SpawnCall
 from retrofit.verify.trace.settings import TraceSettings
 
 from .checks.checkpoint.resume import resume
 from .checks.options import CheckOptions
 from .checks.training.differences import may_be_rounding, tolerance_of
 from .evidence import RankTrace, Run, load_run
+from .own_processes import meets_at_own_port, number_option, spawns, why_not_followed, with_number
 from .restart import Restart, plan_restart
 from .verdict import FAIL
 
@@ -31,7 +31,6 @@ from .verdict import FAIL
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # also LOCAL_RANK
-STARTS_PROCESSES = re.compile(r"^[^#]*\b(mp|multiprocessing)\.(spawn|start_processes)\(")  # of torch
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 REPLAYS = ("reference", "reordered")
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
@@ -53,6 +52,9 @@ class Plan:
     resume_arguments: list[str] | None = None  # None: found out from the script's own parser
     use_gpus: bool = False
     is_launched: bool = False  # one process has a launcher's variables, too: the script does not run without
+    spawns: bool = False  # the script starts its processes itself (mp.spawn)
+    number_option: str | None = None  # its option that says how many
+    in_turn: bool = False  # the runs are made one after the other: their groups meet at one port
     time_limit_s: float = 600.0
     idle_s: float = 20.0
     project: Path = field(default_factory=Path.cwd)
@@ -91,10 +93,10 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
         plan = replace(plan, is_launched=True)
         shutil.rmtree(plan.folder / "one")
         _run(plan, runs, progress, f"one process, {what}, with a launcher's variables", alone)
-    _run(plan, runs, progress, f"{plan.nproc} processes", ["many"])
-    starts = _starts_processes(judged_script(plan))
-    if starts and not any(rank.of(GroupJoin) for rank in runs.by_name["many"].ranks):
-        runs.by_name["many"] = _left_out(plan, starts)
+    plan, problem = _run_many(plan, runs, progress, alone)
+    if problem is not None:
+        runs.by_name["many"] = _left_out(plan, problem)
+        runs.commands.setdefault("many", "")
         return runs
     restarts = _plan_restarts(plan, runs)
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
@@ -106,6 +108,32 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
     if plan.original is not None and _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress)
     return runs
+
+
+def _run_many(plan: Plan, runs: FinishedRuns, progress: Progress, alone: Sequence[str]) -> tuple[Plan, str | None]:
+    """Run the script on several processes, its own where it starts them. Returns how, and why it cannot be judged."""
+    text = f"{plan.nproc} processes"
+    if runs.by_name["one"].main.first(SpawnCall) is None:
+        _run(plan, runs, progress, text, ["many"])
+    script = judged_script(plan)
+    if not spawns(script, runs.by_name.get("many", runs.by_name["one"])):
+        return replace(plan, in_turn=meets_at_own_port(runs.by_name["one"], runs.by_name["many"])), None
+    plan = replace(plan, spawns=True, number_option=number_option(runs.by_name["one"]))
+    if runs.by_name["one"].main.first(SpawnCall) is not None:
+        _run_again(plan, runs, progress, "one process, which the script starts", alone)
+    problem = why_not_followed(script, runs.by_name["one"])
+    if problem is None:
+        _run_again(plan, runs, progress, f"{text}, which the script starts", ["many"])
+        problem = why_not_followed(script, runs.by_name["many"])
+    in_turn = problem is None and meets_at_own_port(runs.by_name["one"], runs.by_name["many"])
+    return replace(plan, in_turn=in_turn), problem
+
+
+def _run_again(plan: Plan, runs: FinishedRuns, progress: Progress, text: str, names: Sequence[str]) -> None:
+    for name in names:
+        shutil.rmtree(plan.folder / name, ignore_errors=True)
+    shutil.rmtree(plan.folder / SNAPSHOTS["many"], ignore_errors=True)
+    _run(plan, runs, progress, text, names)
 
 
 def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bool:
@@ -124,20 +152,8 @@ def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress) -> None:
         _run(plan, runs, progress, text, ["alone_resumed"], {"alone_resumed": answer})
 
 
-def _starts_processes(script: Path) -> str | None:
-    """Return the place, as `train.py:12`, at which a script starts its own processes; None where it has none."""
-    for number, line in enumerate(script.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if STARTS_PROCESSES.search(line):
-            return f"{script.name}:{number}"
-    return None
-
-
-def _left_out(plan: Plan, place: str) -> Run:
+def _left_out(plan: Plan, reason: str) -> Run:
     """Return the run on several processes of a script that starts them itself: nothing can be said of it."""
-    reason = (
-        f"{place} starts processes of its own (mp.spawn), which are not followed; let the script use RANK, LOCAL_RANK "
-        "and WORLD_SIZE where they are set, as torchrun sets them, and verify again"
-    )
     ranks = [RankTrace(rank, []) for rank in range(plan.nproc)]
     return Run("many", plan.nproc, ranks, [0] * plan.nproc, left_out=reason)
 
@@ -181,13 +197,17 @@ def _run(
     launches = [_launch(plan, name, (restarts or {}).get(name), runs.interpreters) for name in names]
     traces = [plan.folder / name / "rank0.jsonl" for name in names]
     with progress.stage(text, traces, sum(map(_num_steps, launches)) or None) as on_progress:
-        results = run_together(
-            launches,
-            time_limit_s=plan.time_limit_s,
-            idle_s=plan.idle_s,
-            on_progress=on_progress,
-            max_processes=_most_processes(plan),
-        )
+        results = [
+            result
+            for group in ([[launch] for launch in launches] if plan.in_turn else [launches])
+            for result in run_together(
+                group,
+                time_limit_s=plan.time_limit_s,
+                idle_s=plan.idle_s,
+                on_progress=on_progress,
+                max_processes=_most_processes(plan),
+            )
+        ]
     for name, launch, result in zip(names, launches, results):
         runs.by_name[name] = _load(plan, name, result, (restarts or {}).get(name))
         runs.commands[name] = _command(launch)
@@ -233,11 +253,15 @@ def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int
     arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
     if world_size > 1 and plan.batch_flag:
         arguments = divide_flag(arguments, plan.batch_flag, world_size)
+    if plan.spawns and plan.number_option and not is_original:
+        arguments = with_number(arguments, plan.number_option, world_size)
     environ = {**plan.environ, **OF_EVERY_RUN, **({} if name in ("original", "one") else BATCH_TWIN)}
     if plan.is_launched and world_size == 1:
         environ.update(_as_launched())
     if not plan.use_gpus:
         environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif plan.spawns:
+        environ["CUDA_VISIBLE_DEVICES"] = _first_gpus(world_size)
     return Launch(
         settings=[_settings(plan, name, rank, world_size, restart) for rank in range(world_size)],
         script=os.path.relpath(script, plan.project),
@@ -245,7 +269,14 @@ def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int
         environ=environ,
         num_threads=max(1, len(os.sched_getaffinity(0)) // plan.nproc),
         interpreters=by_rank if world_size > 1 else {},  # what one process does is compared bit for bit with rank 0's
+        is_launched=not plan.spawns,
     )
+
+
+def _first_gpus(number: int) -> str:
+    """Return the first GPUs of those that are visible: a script that starts a process for each starts as many."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return ",".join((visible or [str(index) for index in range(number)])[:number])
 
 
 def _from_start(plan: Plan, restart: Restart) -> list[str]:
@@ -281,6 +312,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         module=plan.module if plan.changes or not _is_original(plan, name) else "",
         rank=rank,
         world_size=world_size,
+        spawns=plan.spawns and not _is_original(plan, name),
         steps=plan.steps,
         controlled=name not in ("original", "one"),
         replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name in REPLAYS else [],
@@ -326,7 +358,7 @@ def divide_flag(arguments: Sequence[str], flag: str, divisor: int) -> list[str]:
 def _command(launch: Launch) -> str:
     environ = "".join(f"{key}={shlex.quote(value)} " for key, value in launch.environ.items())
     many = len(launch.settings)
-    program = "python" if many == 1 else f"torchrun --standalone --nproc_per_node={many}"
+    program = "python" if many == 1 or not launch.is_launched else f"torchrun --standalone --nproc_per_node={many}"
     module = launch.settings[0].module
     script = ["-m", module] if module else [launch.script]
     return f"{environ}{program} {shlex.join([*script, *launch.argv])}"

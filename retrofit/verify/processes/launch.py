@@ -38,7 +38,8 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Launch:
     """What one run starts: one process per element of `settings`.
 
-    `settings[r]` has the attributes folder, rank, world_size and project; more than one means a launcher's variables.
+    `settings[r]` has the attributes folder, rank, world_size and project; more than one means a launcher's variables,
+    unless the script starts its processes itself (`is_launched` is False).
     `script` is relative to the project, `environ` are extra variables and win over all others. `target(settings,
     script, argv)` runs in the process; it is `retrofit.verify.trace.run.run_traced` unless given, and finds the
     modules of the kit dropped: what it imports while it runs may be the project's own copy. `interpreters` fork the
@@ -52,6 +53,7 @@ class Launch:
     num_threads: int = 1
     target: Target | None = None
     interpreters: Mapping[int, Interpreter] = field(default_factory=dict)
+    is_launched: bool = True  # several processes get a launcher's variables
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class _Run:
         for interpreter in self.launch.interpreters.values():
             interpreter.wait_until_ready()
         self.started = time.monotonic()
-        master_port = free_port(self.ports) if len(self) > 1 else None
+        master_port = free_port(self.ports) if len(self) > 1 and self.launch.is_launched else None
         if master_port is not None:
             self.ports.add(master_port)
         target = self.launch.target or _run_traced()

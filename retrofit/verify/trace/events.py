@@ -103,6 +103,15 @@ class GroupJoin(Event):
     launcher_port: str | None  # MASTER_PORT when the script began
 
 
+@dataclass(frozen=True)
+class SpawnCall(Event):
+    """The script calls torch.multiprocessing.spawn or start_processes."""
+
+    nprocs: int  # processes that it asks for
+    where: str | None  # the line of the project: "train.py:12 in main"
+    problem: str | None  # why these processes cannot be followed
+
+
 LOCAL_RANK = ("--local_rank", "--local-rank")  # what launchers pass: before torch 2.0, and since
 
 

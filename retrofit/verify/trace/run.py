@@ -12,7 +12,7 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from .events import ProcessExit, ProcessStart, ScriptError
 from .recorder import Recorder
 from .runtime import is_in_runtime
 from .settings import TraceSettings
+from .spawned import SpawnedRanks
 
 
 def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> None:
@@ -55,10 +56,14 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
     recorder = Recorder(Path(settings.folder) / f"rank{settings.rank}.jsonl")
     path = str(Path(settings.project) / script)
     _install(recorder, settings)
+    spawned = SpawnedRanks(recorder.record, settings, functools.partial(_place_of_caller, settings.project))
+    spawned.install()
     sys.argv = [path, *argv]
     sys.path[0] = settings.project if settings.module else str(Path(path).parent)
     try:
-        if settings.module:
+        if settings.spawns and settings.rank > 0:
+            spawned.serve(path)
+        elif settings.module:
             runpy.run_module(settings.module, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(path, run_name="__main__")
@@ -67,6 +72,8 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
         raise
     else:
         recorder.record(ProcessExit(0, None))
+    finally:
+        spawned.end()
 
 
 def _install(recorder: Recorder, settings: TraceSettings) -> None:
@@ -155,8 +162,17 @@ def _describe(error: BaseException, project: str) -> ScriptError | None:
 
 def _place_in(project: str, trace: types.TracebackType | None) -> str | None:
     """Return the innermost frame in the user's own files, as "train.py:12 in main"."""
+    return _innermost(project, traceback.extract_tb(trace))
+
+
+def _place_of_caller(project: str) -> str | None:
+    """Return the innermost line in the user's own files that is being run."""
+    return _innermost(project, traceback.extract_stack())
+
+
+def _innermost(project: str, frames: Iterable[traceback.FrameSummary]) -> str | None:
     place = None
-    for frame in traceback.extract_tb(trace):
+    for frame in frames:
         if not frame.filename.startswith(project + os.sep):
             continue
         path = os.path.relpath(frame.filename, project)

@@ -16,6 +16,7 @@ class TraceSettings:
     rank: int = 0
     world_size: int = 1
     steps: int = 0  # batches with an optimizer step to run, half of them per epoch; 0 = all that the script takes
+    spawns: bool = False  # the script starts its own processes (mp.spawn): this one takes the place of one of them
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
     reorder: bool = False  # with the samples of each joined batch in another order

@@ -23,9 +23,20 @@ def launch(runs: Runs, options: CheckOptions) -> Verdict:
         return fail_with(check, title, fault)
     if not groups:
         return not_applicable(check, title, why_not(many, "no process group was created"))
+    if groups[0].launcher_port is None:
+        return passed(check, title, "the script starts its processes itself", _own_port_note(runs))
     known = [flag for flag in LOCAL_RANK if any(parser.accepts_local_rank.get(flag) for parser in parsers)]
     takes = f"takes {' and '.join(known)}" if known else "reads the environment"
     return passed(check, title, f"the script {takes} and meets at the launcher's port")
+
+
+def _own_port_note(runs: Runs) -> str | None:
+    """Return a note where the processes of every run meet at the same port."""
+    ports = [{event.master_port for rank in run.ranks for event in rank.of(GroupJoin)} for run in runs.values()]
+    fixed = set.intersection(*(own for own in ports if own)) - {None}
+    if not fixed or sum(map(bool, ports)) < 2:
+        return None
+    return f"always at port {min(filter(None, fixed))}: two trainings on one machine would meet there (RF602)"
 
 
 def _parsers(runs: Runs) -> list[ParserUse]:
