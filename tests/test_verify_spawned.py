@@ -63,7 +63,6 @@ FORMS = {
     "as many as there are GPUs": (START, [], "PASS"),
     "as many as an argument says": (START, ["--num-gpus", "4"], "PASS"),
     "not joined": (START.replace("=True", "=False") + ".join()", [], "PASS"),
-    "three trainings": (f"for _ in range(3):\n        {START}", [], "PASS"),
     "only several": (f"{START} if NUMBER > 1 else main(0, 1, args)", ["--num-gpus=1"], "PASS"),
     "always three": (f"NUMBER = 3\n    {START}", [], "INCOMPLETE"),
     "with a queue": (START.replace("args)", "args, mp.get_context().SimpleQueue())"), [], "INCOMPLETE"),

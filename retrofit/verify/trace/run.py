@@ -26,6 +26,7 @@ from retrofit.verify.trace.computation.nondeterministic import record_nondetermi
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
 from retrofit.verify.trace.computation.process_group import install_groups
+from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.steps import StepTrace
 from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
@@ -44,7 +45,6 @@ from .events import ProcessExit, ProcessStart, ScriptError
 from .recorder import Recorder
 from .runtime import is_in_runtime
 from .settings import TraceSettings
-from .spawned import SpawnedRanks
 
 
 def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> None:
@@ -55,8 +55,9 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
     """
     recorder = Recorder(Path(settings.folder) / f"rank{settings.rank}.jsonl")
     path = str(Path(settings.project) / script)
-    _install(recorder, settings)
-    spawned = SpawnedRanks(recorder.record, settings, functools.partial(_place_of_caller, settings.project))
+    models = _install(recorder, settings)
+    place = functools.partial(_place_of_caller, settings.project)
+    spawned = SpawnedRanks(recorder.record, settings, place, models.forget)
     spawned.install()
     sys.argv = [path, *argv]
     sys.path[0] = settings.project if settings.module else str(Path(path).parent)
@@ -76,7 +77,7 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
         spawned.end()
 
 
-def _install(recorder: Recorder, settings: TraceSettings) -> None:
+def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     _seed(settings)
     shift_clock(LATER_S * settings.rank)
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
@@ -120,6 +121,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> None:
     forkserver.ensure_running = lambda: None  # type: ignore[assignment]
     operators.__enter__()
     watch_lines(recorder.record, settings.project, settings.watched)
+    return models
 
 
 def _disable_compile() -> None:

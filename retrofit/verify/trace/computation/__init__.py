@@ -1,1 +1,1 @@
-"""Operators, optimizer steps, models, the process group and its collectives, and the precision that they compute in."""
+"""Operators, optimizer steps, models, processes and their group, its collectives, and the precision they compute in."""

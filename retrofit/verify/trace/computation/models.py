@@ -26,6 +26,11 @@ class ModelTrace:
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
 
+    def forget(self) -> None:
+        """Let go of the models of a training that is over: a wrapper among them keeps its process group alive."""
+        self.models.clear()
+        self._names.clear()
+
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         self._depth += 1
         if self._depth == 1 and next(module.parameters(), None) is not None:

@@ -36,8 +36,14 @@ POLL_S = 0.01
 class SpawnedRanks:
     """What one process of a run does for a script that starts its own."""
 
-    def __init__(self, record: Record, settings: TraceSettings, place: Callable[[], str | None]) -> None:
-        self._record, self._settings, self._place = record, settings, place
+    def __init__(
+        self,
+        record: Record,
+        settings: TraceSettings,
+        place: Callable[[], str | None],
+        forget_models: Callable[[], None],
+    ) -> None:
+        self._record, self._settings, self._place, self._forget_models = record, settings, place, forget_models
         self._folder = Path(settings.folder, CALLS)
         self._num_calls = count()
 
@@ -70,6 +76,7 @@ class SpawnedRanks:
     def _call(self, fn: Any, args: tuple, nprocs: int, start_method: str, join: bool) -> Joined | None:
         """Call the function of the script's processes as rank 0, and leave it to the others to do the same."""
         problem = None
+        self._end_call()
         if self._settings.spawns and nprocs == self._settings.world_size > 1:
             problem = self._leave_for_others(fn, args, start_method)
         self._record(SpawnCall(nprocs, self._place(), problem))
@@ -81,7 +88,11 @@ class SpawnedRanks:
 
     def _begin(self) -> None:
         torch.cuda.device_count = self._count_gpus
-        gc.collect()  # what an earlier call has left: its store would answer at the same port
+
+    def _end_call(self) -> None:
+        """Leave nothing of an earlier call: its store would answer the other ranks at the same port."""
+        self._forget_models()
+        gc.collect()
 
     def _leave_for_others(self, fn: Any, args: tuple, start_method: str) -> str | None:
         """Write the call to its file. Returns why that cannot be done, None otherwise."""
@@ -119,6 +130,8 @@ class SpawnedRanks:
                 fn, args = pickle.loads(call)
             self._begin()
             fn(self._settings.rank, *args)
+            del fn, args
+            self._end_call()
 
     def _next_call(self, path: Path) -> bytes | None:
         while not path.exists():
