@@ -242,6 +242,23 @@ class BatchDrawn(Event):
 
 
 @dataclass(frozen=True)
+class SampleContents(Event):
+    """The content of samples of a batch, in a controlled run: of the first that are drawn of a dataset."""
+
+    iteration: int  # number of the pass
+    contents: dict[str, str]  # name of the sample -> hash
+    built: str | None  # where the loader is built: "train.py:12"
+
+
+@dataclass(frozen=True)
+class WorkerStreams(Event):
+    """What `worker_init_fn` makes of the random streams of the first workers, as in IterationStart.streams."""
+
+    iteration: int  # number of the pass
+    streams: list[dict[str, str]]  # by worker
+
+
+@dataclass(frozen=True)
 class IterationEnd(Event):
     """A pass over a DataLoader is over."""
 
@@ -355,6 +372,18 @@ class UncontrolledDraw(Event):
 
     op: str  # "randperm"
     shape: list[int]  # of the result
+    where: str  # "train.py:12 in f"
+
+
+@dataclass(frozen=True)
+class RowDraw(Event):
+    """Numbers are drawn at random for the rows of a batch, with gradients. Once per operator and place."""
+
+    op: str  # "native_dropout"
+    stream: str  # "torch", "cuda", "numpy", or "generator": one of the script's own
+    state: str  # hash of this stream as the process has left it, without what the trace controls
+    samples: str  # hash of which samples the batch has
+    in_model: bool  # within a forward pass of a model
     where: str  # "train.py:12 in f"
 
 

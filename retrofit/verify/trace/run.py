@@ -108,6 +108,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
     steps.on_backward = rows.on_backward
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
+    operators.draws.own_state, operators.draws.in_model = streams.own_state, rows.in_model
     models.install()
     loaders.install()
     steps.install()

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
+from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import SampleContents
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .samples import members_of
 
 Probe = dict[str, str]  # index -> hash of the sample's content
+BY_HASH = "an order that comes from a set, or a number from hash(), is another one in each process: sort the names"
 
 
 def split(runs: Runs, options: CheckOptions) -> Verdict:
@@ -45,7 +47,7 @@ def split_fault(runs: Runs) -> Finding | None:
     for key in _datasets(many):
         if fault is None and not is_own_part(runs, key):
             fault = _member_fault(many, key) or _content_fault(many, key)
-    return fault or changed_in_place(many)
+    return fault or changed_in_place(many) or _drawn_fault(runs)
 
 
 def changed_in_place(run: Run) -> Finding | None:
@@ -152,8 +154,44 @@ def _content_fault(run: Run, key: str) -> Finding | None:
                 f"sample {index} of {key} is not the same on all ranks",
                 "RF108",
                 value=f"content {probes[0][index]} and {other[index]}",
+                note=BY_HASH,
             )
     return None
+
+
+def _drawn_fault(runs: Runs) -> Finding | None:
+    """Return which sample has another content on a rank than on one process, where rank 0 has what that has."""
+    many, reference = runs["many"], runs.get("reference")
+    if reference is None or not reference.ranks:
+        return None
+    ranks, expected = [_contents(rank) for rank in many.ranks], _contents(reference.main)
+    for (key, epoch, name), (content, built) in expected.items():
+        if is_own_part(runs, key) and any(members_of(rank, key) is None for rank in many.ranks):
+            continue
+        own = [contents.get((key, epoch, name), (content, built))[0] for contents in ranks]
+        other = next((rank for rank, found in enumerate(own) if found != content), None)
+        if other is None:
+            continue
+        if other == 0:  # the script does not do the same on one process, either
+            return None
+        return Finding(
+            f"sample {name} of {key} is not the same on rank {other} as on one process",
+            "RF108",
+            value=f"content {own[other]} on rank {other}, {content} on one process",
+            note=joined((f"the loader is built at {built}" if built else None, BY_HASH)),
+        )
+    return None
+
+
+def _contents(rank: RankTrace) -> dict[tuple[str, int, str], tuple[str, str | None]]:
+    """Return the content of samples by dataset, epoch and name, and where the loader is built."""
+    places = {one.begin.iteration: one.begin for one in rank.iterations}
+    found: dict[tuple[str, int, str], tuple[str, str | None]] = {}
+    for event in rank.of(SampleContents):
+        begin = places[event.iteration]
+        for name, content in event.contents.items():
+            found.setdefault((begin.dataset, begin.epoch, name), (content, event.built))
+    return found
 
 
 def _datasets(run: Run) -> list[str]:

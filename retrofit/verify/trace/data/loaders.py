@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,22 +16,31 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 from retrofit.verify.trace.computation.fingerprint import content_hash
-from retrofit.verify.trace.events import BatchDrawn, EpochOrder, IterationEnd, IterationStart, LateTraining
+from retrofit.verify.trace.events import (
+    BatchDrawn,
+    EpochOrder,
+    IterationEnd,
+    IterationStart,
+    LateTraining,
+    SampleContents,
+    WorkerStreams,
+)
 from retrofit.verify.trace.randomness.streams import Streams, hash_generator, stream_hashes
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.settings import TraceSettings
 
+from .contents import Contents
 from .datasets import (
     DatasetNames,
     base_dataset,
     length_of,
     members,
-    probe_indices,
     sample_name,
     sampler_names,
     script_lines,
 )
 from .replay import Replay
+from .workers import worker_streams
 
 MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
 WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
@@ -55,6 +65,8 @@ class LoaderTrace:
         self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
         self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
         self.asked_workers: dict[int, int] = {}
+        self.built_at: dict[int, str] = {}  # where a loader of a dataset is built
+        self.contents = Contents(streams, max(1, len(settings.replay)))
         self.num_iterations = 0
         self._batches_used = 0  # batches after which an optimizer has made a step
         self._steps_since_draw: Counter[int] = Counter()  # by optimizer, since a loader gave its last training batch
@@ -77,7 +89,10 @@ class LoaderTrace:
             build(*bound.args, **bound.kwargs)
             dataset = id(loader.dataset)
             self.asked_workers[dataset] = max(workers, self.asked_workers.get(dataset, 0))
-            self.names.note(loader.dataset, script_lines(self.settings.project))
+            lines = script_lines(self.settings.project)
+            self.names.note(loader.dataset, lines)
+            if lines:
+                self.built_at[dataset] = f"{os.path.relpath(lines[0][0], self.settings.project)}:{lines[0][1]}"
 
         @functools.wraps(iterate)
         def iterate_traced(loader: DataLoader) -> Any:
@@ -179,6 +194,7 @@ class TracedIterator:
         self.draws: set[str] = set()
         self._is_open, self._is_begun, self._is_endless, self.is_evaluation = True, False, False, False
         self._samples: list[Any] = []
+        self._contents: dict[str, str] = {}
         self._watched = 0
 
     def __iter__(self) -> TracedIterator:
@@ -202,7 +218,7 @@ class TracedIterator:
         if not self._is_endless and 0 < trace.settings.steps <= (before + self.steps) * 2:
             self.end(capped=True)
             raise StopIteration
-        self._samples = []
+        self._samples, self._contents = [], {}
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -210,6 +226,8 @@ class TracedIterator:
             raise
         own = [] if self._is_copy() else self._samples
         trace.recorder.record(BatchDrawn(self.id, self.num_drawn, own))
+        if self._contents:
+            trace.recorder.record(SampleContents(self.id, self._contents, trace.built_at.get(id(self.dataset))))
         self.rows += len(own)
         trace.mark_drawn(self)
         if trace.settings.controlled:
@@ -234,6 +252,7 @@ class TracedIterator:
         self.repeat = trace.repeats.get((self.key, self.epoch), 0)
         trace.repeats[self.key, self.epoch] = self.repeat + 1
         self._describe(self.repeat)
+        self._start_workers()
         replayed = trace.replay.batches((self.key, self.epoch, self.repeat)) if trace.replay else None
         if self.is_map:
             replayed = self._trace_order(replayed)
@@ -262,6 +281,17 @@ class TracedIterator:
                 probe=self._probe() if is_first or torch.is_grad_enabled() else None,
             )
         )
+
+    def _start_workers(self) -> None:
+        """Record what the script's own start of a worker does to random streams, at the beginning of a training."""
+        trace, start = self.trace, self.loader.worker_init_fn
+        workers = trace.asked_workers.get(id(self.dataset), 0)
+        is_compared = trace.settings.controlled and trace.settings.world_size > 1 and self.is_map
+        if not (is_compared and workers and start and torch.is_grad_enabled() and self.epoch == self.repeat == 0):
+            return
+        streams = worker_streams(self.loader, self._batches._base_seed, workers, trace.recorder.close)
+        if streams:
+            trace.recorder.record(WorkerStreams(self.id, streams))
 
     def _trace_order(self, replayed: list[list[Any]] | None) -> list[list[Any]] | None:
         """Record the whole order as the sampler gives it, then hand out that order, or the one to be replayed, if any.
@@ -317,6 +347,9 @@ class TracedIterator:
         seed = streams.sample_seed(self.epoch, name)
         item, used = streams.for_sample(seed, lambda: dataset[index], watch=self._watched <= WATCHED_ITEMS)
         self.draws |= used
+        content = self.trace.contents.of_sample(self.key, item)
+        if content is not None:
+            self._contents[str(name)] = content
         return item
 
     def _names(self, indices: Any) -> list[Any]:
@@ -330,14 +363,9 @@ class TracedIterator:
         return self.trace.settings.rank > 0 and is_kept
 
     def _probe(self) -> dict[str, str] | None:
-        """Return the content of a few samples on streams of their own, without a trace in the process's streams."""
         if not self.trace.settings.controlled or not self.is_map:
             return None
-        dataset, streams = self.dataset, self.trace.streams
-        return {
-            str(i): content_hash(streams.for_sample(i, functools.partial(dataset.__getitem__, i), watch=False)[0])
-            for i in probe_indices(dataset)
-        }
+        return self.trace.contents.probe(self.key, self.dataset)
 
     def end(self, exhausted: bool = False, capped: bool = False) -> None:
         """The iteration is over: it came to its end, was ended here, or the script has left it."""

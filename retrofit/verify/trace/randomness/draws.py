@@ -11,10 +11,10 @@ import torch
 
 from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
-from retrofit.verify.trace.events import Record, UncontrolledDraw
+from retrofit.verify.trace.events import Record, RowDraw, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Place, RowLayout
-from .streams import stream_key
+from .streams import hash_state, stream_key
 
 Run = Callable[[tuple, dict], Any]
 
@@ -38,9 +38,9 @@ class RowDraws:
 
     A row's stream is seeded by its seed (`rows()`) and by one number (`key()`) that each operator takes from torch's
     CPU stream, whatever it draws: where that stream is the same on all ranks at the start of a batch, it stays so. (A
-    counter would do as well, but activation checkpointing, which repeats draws, restores only the streams.) Outside a
-    batch, and with a generator of the caller's own, draws are left as they are. A draw in which no rows are to be found
-    is recorded as an UncontrolledDraw, once per operator and place.
+    counter would do as well, but activation checkpointing, which repeats draws, restores only the streams.) A generator
+    of the caller's own advances as it would. Outside a batch draws are left as they are. A draw in which no rows are to
+    be found is recorded as an UncontrolledDraw, one for rows as a RowDraw, once per operator and place.
     """
 
     def __init__(self, record: Record, rows: Callable[[], list[int]], key: Callable[[], int] = stream_key) -> None:
@@ -49,7 +49,10 @@ class RowDraws:
         self._record = record
         self.rows = rows
         self.key = key
+        self.own_state: Callable[[str], str | None] = lambda stream: None  # of the process's own streams
+        self.in_model: Callable[[], bool] = bool  # whether a forward pass is being run
         self._reported: set[tuple[str, str]] = set()
+        self._noted: set[tuple[str, str]] = set()
         self._layout = RowLayout(rows)
 
     def new_batch(self) -> None:
@@ -66,6 +69,8 @@ class RowDraws:
         place = self._layout.find(shape)
         if place is None or (name in _INDEX_DRAWS and shape[place.dim] in args[:2]):
             self._report(name, torch.Size(shape))
+        if place is not None:
+            self._note(name, "numpy", lambda: self.own_state("numpy"))
         return place
 
     def controlled(self, func: Any, run: Run) -> Run:
@@ -79,11 +84,13 @@ class RowDraws:
         return lambda args, kwargs: self._draw(func, name, args, kwargs)
 
     def _draw(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        rows = self.rows()
-        if not rows or kwargs.get("generator") is not None or any(isinstance(arg, torch.Generator) for arg in args):
+        rows, own = self.rows(), kwargs.get("generator")
+        if not rows or any(isinstance(arg, torch.Generator) for arg in args):
             return func(*args, **kwargs)
-        if not _is_active(func, args, kwargs) or (name in _PICKS and self.may_pick()):
+        if not _is_active(func, args, kwargs) or (name in _PICKS and (self.may_pick() or own is not None)):
             return func(*args, **kwargs)
+        if own is not None:
+            return self._draw_from(own, func, name, args, kwargs)
         key = self.key()
         generator = _default_generator(args, kwargs)
         state = generator.get_state()
@@ -98,12 +105,46 @@ class RowDraws:
             if place is None or _is_index_into(name, func, args, tensor.shape[place.dim]):
                 self._report(name, tensor.shape)
             if place is not None:
-                for row, seed in enumerate(rows):
-                    generator.manual_seed(mix_seed(seed, key))
-                    _draw_row(func, args, kwargs, result, place, row, len(rows))
+                stream = "cuda" if generator.device.type == "cuda" else "torch"
+                self._note(name, stream, lambda: self.own_state(stream))
+                self._draw_rows(func, args, kwargs, result, place, key, generator)
             return result
         finally:
             generator.set_state(state)
+
+    def _draw_from(self, own: torch.Generator, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        """Draw with a generator of the script's, for each row from a stream of the row's."""
+        before = own.get_state()
+        result = func(*args, **kwargs)
+        place = self._find_rows(name, (result[0] if isinstance(result, (tuple, list)) else result).shape)
+        if place is None:
+            return result
+        self._note(name, "generator", lambda: hash_state(before))
+        key, generator = self.key(), _default_generator(args, kwargs)
+        state = generator.get_state()
+        try:
+            self._draw_rows(func, args, {**kwargs, "generator": generator}, result, place, key, generator)
+        finally:
+            generator.set_state(state)
+        return result
+
+    def _draw_rows(
+        self, func: Any, args: tuple, kwargs: dict, result: Any, place: Place, key: int, generator: torch.Generator
+    ) -> None:
+        rows = self.rows()
+        for row, seed in enumerate(rows):
+            generator.manual_seed(mix_seed(seed, key))
+            _draw_row(func, args, kwargs, result, place, row, len(rows))
+
+    def _note(self, name: str, stream: str, state: Callable[[], str | None]) -> None:
+        """Record where numbers for rows are drawn, and from what, the first time."""
+        where = _place_in_script()
+        if not torch.is_grad_enabled() or (name, where) in self._noted:
+            return
+        self._noted.add((name, where))
+        found = state()
+        if found is not None:
+            self._record(RowDraw(name, stream, found, f"{mix_seed(*self.rows()):x}", self.in_model(), where))
 
     def _draw_partners(self, name: str, result: Any, rows: list[int], key: int, generator: torch.Generator) -> None:
         """Draw for each row another of the same rank: no rank has those of the others."""

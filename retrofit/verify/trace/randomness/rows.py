@@ -70,6 +70,10 @@ class BatchRows:
         """Return whether numbers of samples that are drawn now may be those of the next batch of the script's own."""
         return self._is_spent and not self._in_forward
 
+    def in_model(self) -> bool:
+        """Return whether a forward pass is being run."""
+        return self._in_forward
+
     def on_forward(self, begins: bool) -> None:
         """A forward pass of a model begins, or is over."""
         self._in_forward, self._is_decided = begins, False

@@ -63,6 +63,13 @@ class Streams:
         self._num_keys += 1
         return mix_seed(self.seed, 3, *self._place, self._num_keys)
 
+    def own_state(self, name: str) -> str | None:
+        """Return a hash of one of the process's own streams, as it was when the batch in hand was drawn."""
+        state = (self._own or get_rng_state()).get(name)
+        if state is None:
+            return None
+        return hash_state(state) if isinstance(state, torch.Tensor) else _short(repr(state).encode())
+
     def sample_seed(self, epoch: int, sample: Any) -> int:
         """Return the seed of one sample's augmentation in one epoch."""
         return mix_seed(self.seed, 2, epoch, _as_number(sample))
@@ -103,7 +110,10 @@ def stream_hashes() -> dict[str, str]:
 
 
 def hash_generator(generator: torch.Generator | None) -> str:
-    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return hash_state(torch.get_rng_state() if generator is None else generator.get_state())
+
+
+def hash_state(state: torch.Tensor) -> str:
     return _short(bytes(state.tolist()))
 
 

@@ -1,0 +1,115 @@
+"""The content of samples: hashes by which ranks and one process are compared."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from retrofit.verify.trace.computation.fingerprint import content_hash
+from retrofit.verify.trace.computation.operators import untraced
+from retrofit.verify.trace.randomness.streams import Streams
+
+from .datasets import probe_indices
+
+HASHED_SAMPLES = 200  # of each dataset and rank
+MOST_PARTS = 200  # of a dataset that are looked at
+
+
+class Contents:
+    """Hashes samples of datasets whose content depends on the index and on the process's random streams alone."""
+
+    def __init__(self, streams: Streams, num_ranks: int) -> None:
+        self._streams = streams
+        self._most = HASHED_SAMPLES * num_ranks
+        self._num_hashed: Counter[str] = Counter()
+        self._drawing: set[str] = set()  # keys of datasets that draw from generators of their own
+
+    def probe(self, key: str, dataset: Any) -> dict[str, str] | None:
+        """Return the content of a few samples on streams of their own, without a trace in any stream."""
+        if key in self._drawing:
+            return None
+        with _restored(dataset) as draws:
+            load = functools.partial(self._streams.for_sample, watch=False)
+            found = {
+                str(i): content_hash(load(i, functools.partial(dataset.__getitem__, i))[0])
+                for i in probe_indices(dataset)
+            }
+            if draws():
+                self._drawing.add(key)
+                return None
+        return found
+
+    def of_sample(self, key: str, item: Any) -> str | None:
+        """Return the hash of a sample that is loaded; None where enough were, or content tells nothing."""
+        if key in self._drawing or self._num_hashed[key] >= self._most:
+            return None
+        self._num_hashed[key] += 1
+        with untraced():
+            return content_hash(item)
+
+
+@contextmanager
+def _restored(dataset: Any) -> Iterator[Any]:
+    """Put the generators of a dataset back afterwards; what it gives tells whether they have been drawn from."""
+    generators = list(_generators_of(dataset))
+    before = [_state(generator) for generator in generators]
+    try:
+        yield lambda: any(repr(_state(one)) != repr(state) for one, state in zip(generators, before))
+    finally:
+        for generator, state in zip(generators, before):
+            _restore(generator, state)
+
+
+def _generators_of(dataset: Any) -> Iterator[Any]:
+    """Yield the random generators that a dataset holds, in its parts too, and those of its module."""
+    waiting: list[Any] = [dataset]
+    seen: set[int] = set()
+    waiting += [
+        value for value in vars(sys.modules.get(type(dataset).__module__, object)).values() if _is_generator(value)
+    ]
+    while waiting and len(seen) < MOST_PARTS:
+        part = waiting.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if _is_generator(part):
+            yield part
+        elif isinstance(part, (list, tuple)):
+            waiting += part[:10]
+        elif not isinstance(part, (type, torch.Tensor)) and hasattr(part, "__dict__"):
+            waiting += vars(part).values()
+
+
+def _is_generator(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    kinds = (torch.Generator, random.Random, *((numpy.random.Generator, numpy.random.RandomState) if numpy else ()))
+    return isinstance(value, kinds) and value is not getattr(random, "_inst", None)
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def _restore(generator: Any, state: Any) -> None:
+    with suppress(NotImplementedError):  # random.SystemRandom has none
+        if isinstance(generator, torch.Generator):
+            generator.set_state(torch.tensor(state, dtype=torch.uint8))
+        elif isinstance(generator, random.Random):
+            generator.setstate(state)
+        elif hasattr(generator, "bit_generator"):
+            generator.bit_generator.state = state
+        else:
+            generator.set_state(state)
