@@ -120,6 +120,13 @@ def test_an_order_that_stays_is_found(script: str, tmp_path: Path) -> None:
     assert (status, found["reshuffle"]) == (1, "FAIL RF101")
 
 
+@pytest.mark.parametrize(("shuffle", "expected"), [("True", "FAIL RF101"), ("False", "PASS")])
+def test_a_shuffled_order_that_stays_on_one_process_too_is_found(shuffle: str, expected: str, tmp_path: Path) -> None:
+    script = BUILT_AGAIN.replace("set_epoch(epoch)", "set_epoch(0)").replace("seed=3", f"seed=3, shuffle={shuffle}")
+    _, found = verdicts(tmp_path, script)
+    assert found["reshuffle"] == expected
+
+
 def test_collected_batches_of_all_ranks_are_found(tmp_path: Path) -> None:
     script = COLLECTED.replace(
         "DistributedSampler(data, world, rank, seed=3)", "DistributedSampler(data, 1, 0, seed=3)"

@@ -299,6 +299,22 @@ def initial_weights_differ(runs):
     drift_weights_only(runs["many"], [1], 0)
 
 
+def weights_drawn_after_wrapping(runs):
+    change(runs["many"], InitialWeights, [1], parameter_hash="other", parameter_hashes=["other", "too"])
+    drift_weights_only(runs["many"], [1], 0)
+
+
+def weights_drawn_by_rank(runs):
+    """Gradients are averaged by hand, and nothing sends rank 0's weights around."""
+    change(runs["many"], CollectiveCall, in_backward=False)
+    weights_drawn_after_wrapping(runs)
+
+
+def a_rank_makes_no_step(runs):
+    remove(runs["many"], OptimizerStep, [1])
+    runs.pop("reference")
+
+
 def initial_weights_of_another_seed(runs):
     keep_resume_out(runs)
     change(runs["many"], InitialWeights, parameter_hash="other", parameters=[[1.5, 0.5], [0.3, 0.0]])
@@ -354,6 +370,9 @@ FAULTS = [
     (schedule_too_short, {"lr": "RF305"}),
     (lr_decided_by_each_rank, dict.fromkeys(("lr", "ranks_agree"), "RF401")),
     (initial_weights_differ, dict.fromkeys(("initial_state", "ranks_agree"), "RF201")),
+    (weights_drawn_after_wrapping, {"initial_state": "RF213", "ranks_agree": "RF108"}),
+    (weights_drawn_by_rank, {"initial_state": "RF108", "ranks_agree": "RF108"}),
+    (a_rank_makes_no_step, {"ranks_agree": "RF209"}),
     (initial_weights_of_another_seed, {"initial_state": None}),
     (batches_spoilt_and_resumed, dict.fromkeys(("split", "resume"), "RF110")),
     (batches_spoilt, dict.fromkeys(("split", "loss"), "RF110")),

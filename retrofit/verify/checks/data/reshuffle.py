@@ -50,6 +50,9 @@ def _order_fault(runs: Runs, key: str) -> Finding | None:
     natural = _natural(runs, key)
     if any(_repeated_epoch(epochs) is None for epochs in natural if len(epochs) > 1):
         return _repeat_fault(many, key)
+    stuck = _stuck_fault(many, key)
+    if stuck is not None:
+        return stuck
     fixed = natural[-1]
     if len(fixed) < 2 or num_repeated(fixed[0].drawn):
         return None
@@ -61,6 +64,25 @@ def _order_fault(runs: Runs, key: str) -> Finding | None:
             if falls > 1:  # the last sample of a padded share is one of the first again
                 value = f"rank {rank.rank}, epoch {epoch}: {', '.join(map(str, share.drawn[:FEW]))} ..."
                 return Finding("one process keeps an order that the ranks shuffle", "RF102", value=value)
+    return None
+
+
+def _stuck_fault(many: Run, key: str) -> Finding | None:
+    """Return a fault for a DistributedSampler that shuffles in the same way in all epochs, on one process too."""
+    for rank in many.ranks:
+        epochs = training_of(rank, key)
+        drawn = epochs[0].drawn if epochs else []
+        is_shuffled = any(a > b for a, b in zip(drawn, drawn[1:-1]))  # the last one may be padding
+        repeat = _repeated_epoch(epochs)
+        if (
+            repeat is not None
+            and is_shuffled
+            and len(drawn) >= FEW
+            and "DistributedSampler" in epochs[0].begin.samplers
+        ):
+            summary = f"epochs {repeat[0]} and {repeat[1]} have the same shuffled order, with one process too"
+            shown = ", ".join(map(str, drawn[:FEW]))
+            return Finding(summary, "RF101", value=f"rank {rank.rank} begins with {shown} in both")
     return None
 
 

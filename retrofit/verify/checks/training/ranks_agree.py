@@ -24,13 +24,25 @@ def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many = runs["many"]
-    if many.world_size == 1 or many.num_steps == 0:
+    fault = uneven_steps(many)
+    if fault is None and (many.world_size == 1 or many.num_steps == 0):
         return not_applicable(check, title, why_not(many, "no optimizer step was made by several ranks"))
-    fault = disagreement(many)
+    fault = disagreement(many) or fault
     if fault is not None:
         return fail_with(check, title, fault)
     steps = count(many.num_steps, "optimizer step")
     return passed(check, title, f"bit-identical on {number_of_ranks(many)} after each of {steps}")
+
+
+def uneven_steps(run: Run) -> Finding | None:
+    """Return a fault when the ranks have made other numbers of optimizer steps, and all came to their end."""
+    numbers = [len(rank.steps) for rank in run.ranks]
+    if not run.finished or len(set(numbers)) == 1:
+        return None
+    value = f"optimizer steps by rank: {', '.join(map(str, numbers))}"
+    # Each step of a rank that makes none is left out: it does not train at all.
+    cause = "RF209" if 0 in numbers else "RF401"
+    return Finding("the ranks make different numbers of optimizer steps", cause, min(numbers), value)
 
 
 def disagreement(run: Run) -> Finding | None:
@@ -47,10 +59,19 @@ def initial_disagreement(run: Run) -> Finding | None:
     """Return a fault when the ranks start from different weights."""
     for events in zip(*(rank.of(InitialWeights) for rank in run.ranks)):
         if len({event.parameter_hash for event in events}) > 1:
-            unsynchronised = not any(part.reduced >= ENOUGH * part.needed > 0 for part in traffic(run.main))
-            cause = "RF201" if unsynchronised else None
-            return Finding("initial weights differ between ranks", cause, value=_differing(run, events))
+            return Finding("initial weights differ between ranks", _cause_of_start(run), value=_differing(run, events))
     return None
+
+
+def _cause_of_start(run: Run) -> str:
+    """Return why weights differ before the first step: DDP makes them equal when it wraps, averaging by hand does not.
+
+    Where nothing is averaged, the model is not wrapped.
+    """
+    parts = traffic(run.main)
+    if not any(part.reduced >= ENOUGH * part.needed > 0 for part in parts):
+        return "RF201"
+    return "RF213" if any(part.in_backward >= ENOUGH * part.needed > 0 for part in parts) else "RF108"
 
 
 def _differing(run: Run, events: Sequence[Weights]) -> str | None:
@@ -84,7 +105,11 @@ def parameter_names(rank: RankTrace, event: Weights) -> list[str]:
 def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
     initial = initial_disagreement(run)
     if initial is not None:
-        return "the ranks already start from different weights (see initial_state)", initial.cause
+        cause = "RF108" if initial.cause == "RF213" else initial.cause
+        return (
+            "the ranks already start from different weights, drawn with seeds of their own (see initial_state)",
+            cause,
+        )
     rates = rates_by_rank(run)
     if rates is not None and rates.step is not None and rates.step <= number:
         return f"the ranks step with different learning rates (see lr): {rates.value}", rates.cause
