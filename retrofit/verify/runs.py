@@ -30,7 +30,6 @@ from .verdict import FAIL
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # also LOCAL_RANK
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 REPLAYS = ("reference", "reordered")
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
@@ -89,10 +88,8 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
     alone = ["one"] if plan.original is None else ["original", "one"]
     what = "as it is" if plan.original is None else "the original and the retrofitted script"
     _run(plan, runs, progress, f"one process, {what}", alone)
-    if plan.original is None and needs_launcher(runs.by_name["one"]):
-        plan = replace(plan, is_launched=True)
-        shutil.rmtree(plan.folder / "one")
-        _run(plan, runs, progress, f"one process, {what}, with a launcher's variables", alone)
+    if plan.original is None and _may_need_launcher(runs.by_name["one"]):
+        plan = _launched(plan, runs, progress, f"one process, {what}, with a launcher's variables", alone)
     plan, problem = _run_many(plan, runs, progress, alone)
     if problem is not None:
         runs.by_name["many"] = _left_out(plan, problem)
@@ -158,10 +155,25 @@ def _left_out(plan: Plan, reason: str) -> Run:
     return Run("many", plan.nproc, ranks, [0] * plan.nproc, left_out=reason)
 
 
-def needs_launcher(run: Run) -> bool:
-    """Return whether a script failed because the variables of a launcher are missing."""
-    error = run.main.exit.error if run.main.exit is not None else None
-    return error is not None and any(name in error.message for name in LAUNCHER_VARIABLES)
+def _may_need_launcher(one: Run) -> bool:
+    """Return whether a script trained nothing on one process: with an error, or a message that torchrun is needed."""
+    return not one.num_steps and not one.hung and not one.timed_out and one.main.first(SpawnCall) is None
+
+
+def _launched(plan: Plan, runs: FinishedRuns, progress: Progress, text: str, names: Sequence[str]) -> Plan:
+    """Give a script that trained nothing on one process the variables of a launcher, which it may need.
+
+    Returns the plan of the further runs; where nothing comes of it, the first run stays as it was.
+    """
+    before, command = runs.by_name["one"], runs.commands["one"]
+    shutil.rmtree(plan.folder / "one")
+    launched = replace(plan, is_launched=True)
+    _run(launched, runs, progress, text, names)
+    after = runs.by_name["one"]
+    if after.num_steps or (after.finished and not before.finished):
+        return launched
+    runs.by_name["one"], runs.commands["one"] = before, command
+    return plan
 
 
 def _as_launched() -> dict[str, str]:

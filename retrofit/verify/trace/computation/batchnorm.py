@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 
 from retrofit.distributed.ddp.sync_batchnorm import SumOverRanks, sync_batch_norm
 from retrofit.distributed.process.process_group import get_world_size
@@ -25,6 +27,8 @@ def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[
     """
     natural = F.batch_norm
     is_recorded = False
+    synchronised = _SynchronisedLayer()
+    synchronised.install()
 
     @functools.wraps(natural)
     def batch_norm(
@@ -40,6 +44,8 @@ def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[
         nonlocal is_recorded
         # A layer without running statistics says "training" in evaluation too.
         is_training = training and (running_mean is not None or torch.is_grad_enabled())
+        if synchronised.is_called and get_world_size() > 1:
+            return _synchronised(input, running_mean, running_var, weight, bias, momentum, eps)
         if not is_training or get_world_size() == 1 or (rows is not None and not rows()):
             return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
         if not is_recorded:
@@ -52,6 +58,43 @@ def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[
         return _synchronised(input, running_mean, running_var, weight, bias, momentum, eps)
 
     F.batch_norm = torch.jit.ignore(batch_norm)
+
+
+class _SynchronisedLayer:
+    """Lets nn.SyncBatchNorm run on the CPU, which torch refuses, though not what it computes.
+
+    In a group other than that of all ranks it remains refused.
+    """
+
+    def __init__(self) -> None:
+        self.is_called = False  # F.batch_norm is called by such a layer
+
+    def install(self) -> None:
+        layers: Any = nn.SyncBatchNorm
+        forward = layers.forward
+        wrapper: Any = nn.parallel.DistributedDataParallel
+        check = wrapper._passing_sync_batchnorm_handle
+
+        @functools.wraps(forward)
+        def on_any_device(layer: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+            if input.device.type != "cpu" or not layer.training or not _is_of_all_ranks(layer.process_group):
+                return forward(layer, input)
+            self.is_called = True
+            try:
+                return nn.modules.batchnorm._BatchNorm.forward(layer, input)
+            finally:
+                self.is_called = False
+
+        @functools.wraps(check)
+        def checked(model: Any, *args: Any, **kwargs: Any) -> Any:
+            return None if model.device_type == "cpu" else check(model, *args, **kwargs)
+
+        layers.forward = on_any_device
+        wrapper._passing_sync_batchnorm_handle = checked
+
+
+def _is_of_all_ranks(group: Any) -> bool:
+    return group is None or dist.get_world_size(group) == get_world_size()
 
 
 def _synchronised(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from typing import Any
 
 import torch.distributed as dist
@@ -36,5 +37,6 @@ def install_groups(record: Record) -> None:
                 )
             )
 
-    dist.init_process_group = traced
-    dist.distributed_c10d.init_process_group = traced
+    for name, module in list(sys.modules.items()):  # others of torch have it by name, such as that of device meshes
+        if name.startswith("torch.") and vars(module).get("init_process_group") is join:
+            module.init_process_group = traced  # type: ignore[attr-defined]
