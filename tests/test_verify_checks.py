@@ -21,6 +21,7 @@ from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
     CollectiveCall,
+    DecisionInput,
     EpochOrder,
     FileChange,
     FileLoad,
@@ -70,6 +71,7 @@ NEEDS = [
     ((OutputLine, LoggedScalar), {"metrics", "logs"}),
     ((FileChange, FileSave), {"single_writer"}),
     ((FileLoad,), {"devices"}),
+    ((DecisionInput,), {"decisions"}),
 ]
 
 

@@ -14,6 +14,7 @@ from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
     CollectiveCall,
+    DecisionInput,
     EpochOrder,
     FileChange,
     FileLoad,
@@ -158,6 +159,7 @@ def evaluate(recorder, epoch, share, world):
         recorder.add(event)
     if world > 1:
         recorder.add(collective_call("allreduce_", 2, in_backward=False))
+    recorder.add(DecisionInput("train.py", 88, "accuracy > best", "parts", ["accuracy"], [METRIC[epoch]]))
     if recorder.rank == 0:
         recorder.add(OutputLine(f"epoch {epoch} accuracy {METRIC[epoch]:.3f}", "stdout"))
         recorder.add(LoggedScalar("val/accuracy", METRIC[epoch], axis=recorder.first_step + recorder.step))

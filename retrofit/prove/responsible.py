@@ -35,6 +35,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "lr": ("RF306",),
     "batchnorm": ("RF20",),
     "communication": ("RF20",),
+    "decisions": ("RF40",),
     "evaluation": ("RF11",),
     "metrics": ("RF40",),
     "logs": ("RF40", "RF50"),

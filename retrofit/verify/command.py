@@ -139,8 +139,8 @@ def judge(plan: Plan, args: argparse.Namespace) -> Report:
     from retrofit.verify.report.terminal import print_report
 
     from .checks import CheckOptions, run_checks
-    from .coupled_losses import coupled_losses
     from .runs import judged_script, run_all
+    from .source.coupled_losses import coupled_losses
 
     progress = Progress()
     runs = run_all(plan, progress)

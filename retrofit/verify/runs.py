@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from retrofit.verify.processes.interpreters import Interpreter, interpreters
@@ -25,6 +26,7 @@ from .checks.training.differences import may_be_rounding, tolerance_of
 from .evidence import RankTrace, Run, load_run
 from .own_processes import meets_at_own_port, number_option, spawns, why_not_followed, with_number
 from .restart import Restart, plan_restart
+from .source.decisions import decision_tests
 from .verdict import FAIL
 
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
@@ -334,7 +336,11 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         batches_done=restart.batches_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
         watched={path: list(lines) for path, lines in plan.watched.items()} if name == "many" else {},
+        decisions=_decision_tests(_project(plan, "one"), judged_script(plan)) if name in ("many", "reference") else {},
     )
+
+
+_decision_tests = cache(decision_tests)
 
 
 def _is_original(plan: Plan, name: str) -> bool:

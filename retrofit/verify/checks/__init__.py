@@ -25,6 +25,7 @@ from retrofit.verify.checks.processes.devices import devices
 from retrofit.verify.checks.processes.launch import launch
 from retrofit.verify.checks.training.batchnorm import batchnorm
 from retrofit.verify.checks.training.communication import communication
+from retrofit.verify.checks.training.decisions import decisions
 from retrofit.verify.checks.training.determinism import determinism
 from retrofit.verify.checks.training.learning_rate import lr
 from retrofit.verify.checks.training.ranks_agree import ranks_agree
@@ -58,6 +59,7 @@ CHECKS: dict[str, Check] = {
     "lr": lr,
     "batchnorm": batchnorm,
     "communication": communication,
+    "decisions": decisions,
     "evaluation": evaluation,
     "metrics": metrics,
     "logs": logs,

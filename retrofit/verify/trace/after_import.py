@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 
@@ -28,6 +28,11 @@ def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
 def after_import_of(is_file: Callable[[str], bool], change: Callable[[ModuleType], None]) -> None:
     """Call `change(module)` whenever a module is imported from a file of which `is_file(path)` is true."""
     sys.meta_path.insert(0, _FileWatch(is_file, change))
+
+
+def compile_instead(is_file: Callable[[str], bool], compiled: Callable[[str], CodeType]) -> None:
+    """Let modules in files of which `is_file(path)` is true run the code `compiled(path)`."""
+    sys.meta_path.insert(0, _CodeWatch(is_file, compiled))
 
 
 class _AsksOthers(MetaPathFinder):
@@ -104,3 +109,22 @@ class _FileWatch(_AsksOthers):
                 self._change(module)
 
         loader.exec_module = run
+
+
+class _CodeWatch(_AsksOthers):
+    """Finds modules as the other finders do, and gives those of some files another code."""
+
+    def __init__(self, is_file: Callable[[str], bool], compiled: Callable[[str], CodeType]) -> None:
+        super().__init__()
+        self._is_file = is_file
+        self._compiled = compiled
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = self.found_by_others(fullname, path, target)
+        if spec is None or not spec.origin or not hasattr(spec.loader, "get_code") or not self._is_file(spec.origin):
+            return spec
+        origin = spec.origin
+        spec.loader.get_code = lambda name: self._compiled(origin)  # type: ignore[union-attr]
+        return spec

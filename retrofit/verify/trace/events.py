@@ -139,6 +139,22 @@ class ParserUse(Event):
         return super().restored({**fields, "options": [ParserOption(**option) for option in fields["options"]]})
 
 
+@dataclass(frozen=True)
+class DecisionInput(Event):
+    """The script is about to decide about its training: to stop, to step, to keep a state, by which learning rate."""
+
+    path: str  # of the file, relative to the project
+    line: int  # from 1
+    text: str  # "acc > best", or the call that is given the figure: "ReduceLROnPlateau.step"
+    kind: str  # what it decides: KEEPS or PARTS of settings.py
+    names: list[str]  # of the figures that it decides by
+    values: list[float]  # of these
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
 # --- what it puts out
 
 

@@ -33,6 +33,7 @@ from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
 from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.snapshot import snapshot
+from retrofit.verify.trace.output.decisions import record_decisions, record_plateau
 from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
@@ -59,6 +60,8 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
     place = functools.partial(_place_of_caller, settings.project)
     spawned = SpawnedRanks(recorder.record, settings, place, models.forget)
     spawned.install()
+    if settings.decisions:
+        record_decisions(recorder.record, settings, path)
     sys.argv = [path, *argv]
     sys.path[0] = settings.project if settings.module else str(Path(path).parent)
     try:
@@ -115,6 +118,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     if settings.controlled:
         OwnBatches(loaders).install()
         install_numpy_draws(operators.draws)
+        record_plateau(recorder.record, settings.project)
         use_float64()
     _disable_compile()
     # A fork server for loader workers is not needed: they run inside the process. The rest of multiprocessing starts

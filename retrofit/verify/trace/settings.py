@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+PARTS, KEEPS = "parts", "keeps"  # what a test decides: whether ranks go other ways, or which state is kept
+
+
+@dataclass(frozen=True)
+class DecisionTest:
+    """A condition in the script that decides about the training."""
+
+    line: int  # at which it begins, from 1
+    column: int  # at which it begins, from 0, in bytes
+    text: str  # "acc > best"
+    kind: str  # PARTS or KEEPS
+    names: list[str]  # of the variables that are compared: "acc", "self.best"
+    counts: bool = False  # whole numbers are figures, too: the best of them is kept
+
 
 @dataclass(frozen=True)
 class TraceSettings:
@@ -25,4 +39,5 @@ class TraceSettings:
     batches_done: int = 0  # batches with a step before this process: a resumed run continues after them
     stop_before_first_step: bool = False
     watched: dict[str, list[int]] = field(default_factory=dict)  # lines by file: whether they are run is recorded
+    decisions: dict[str, list[DecisionTest]] = field(default_factory=dict)  # by file: values in them are recorded
     seed: int = 0  # for a script that seeds nothing itself

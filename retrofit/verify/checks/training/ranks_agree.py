@@ -12,6 +12,7 @@ from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import InitialWeights, OptimizerFound, OptimizerStep, Weights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .decided_figures import parted_ranks
 from .traffic import traffic
 
 ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
@@ -113,6 +114,9 @@ def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[s
     rates = rates_by_rank(run)
     if rates is not None and rates.step is not None and rates.step <= number:
         return f"the ranks step with different learning rates (see lr): {rates.value}", rates.cause
+    parted = parted_ranks(run)
+    if parted is not None and parted.event.step <= number:
+        return f"each rank decides by its own figure (see decisions): {parted.shown(run.world_size)}", "RF401"
     return _diagnosis_from_traffic(run, number)
 
 

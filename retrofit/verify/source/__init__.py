@@ -1,0 +1,1 @@
+"""Facts that are read from the source of a script: losses that couple samples, and tests that decide."""
