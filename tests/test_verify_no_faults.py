@@ -38,8 +38,33 @@ from retrofit.verify.trace.events import (
     OptimizerFound,
     OptimizerStep,
     OutputLine,
+    ParserOption,
+    ParserUse,
     ProcessExit,
+    StateBeforeStep,
 )
+
+
+def counts_of_whole_epochs(runs):
+    """The trace has cut the epochs, and the script counts len(loader) steps for each that is over."""
+    for name in ("many", "reference"):
+        change(runs[name], IterationEnd, having={"is_training": True}, is_capped=True)
+        for event, total in zip(events_of(runs[name], FileSave), (2, 4)):
+            spoil(event, values={"total": total})
+    change(runs["resumed"], FileSave, values={"total": 8})
+    change(runs["resumed"], LoggedScalar, axis=8)
+
+
+def told_by_the_clock(runs):
+    """Times, folders and options are those of a run, and so is a scheduler that is made in each phase."""
+    for name, values in (("many", (1.5, "a", 0)), ("reference", (2.5, "b", 0)), ("resumed", (0.5, "c", 1))):
+        told = dict(zip(("clock", "folder", "args/first_epoch"), values), elapsed_time=3)
+        change(runs[name], FileSave, values=told)
+    option = ParserOption(["--first_epoch"], "first_epoch", True, "", None)
+    change(runs["many"], ParserUse, options=[option])
+    for number in range(2):
+        insert(runs["many"], [0, 1], OptimizerStep, StateBeforeStep(f"StepLR {number}", {"last_epoch": number}))
+    insert(runs["resumed"], [0, 1], OptimizerStep, StateBeforeStep("StepLR 0", {"last_epoch": 1}))
 
 
 def padded_training(runs):
@@ -217,7 +242,7 @@ def with_generator(event, run):
     if isinstance(event, (OptimizerFound, InitialWeights)):
         return [event, copy_of(event, optimizer=1)]
     if not isinstance(event, OptimizerStep):
-        return [event]
+        return [copy_of(event, step=2 * event.step)]
     first = copy_of(event, number=2 * event.number, step=2 * event.step)
     second = copy_of(first, number=first.number + 1, step=first.step + 1, optimizer=1, rows=0, lr=[0.01])
     between = [at_the_time_of(second, BackwardCall(event.losses[0]))]
@@ -301,7 +326,7 @@ def padding_in_no_figure(runs):
 def padding_left_out_by_a_library(runs):
     """The figures are 1 with and without the padding, but a library says what it left out."""
     padding_in_no_figure(runs)
-    for name in ("many", "reference"):
+    for name in ("many", "reference", "resumed"):
         change(runs[name], LoggedScalar, [0], value=1.0)
         change(runs[name], OutputLine, [0], text="epoch accuracy 1.000")
     for event in events_of(runs["many"], OutputLine, [0]):
@@ -323,6 +348,8 @@ OF_STEPS = ("loss", "gradients", "parameters")
 
 NO_FAULTS = [
     (padded_training, {}),
+    (counts_of_whole_epochs, {"resume": "NOT APPLICABLE"}),
+    (told_by_the_clock, {}),
     (tail_dropped, {}),
     (sharded_stream, dict.fromkeys(("split", "reshuffle", "random_streams"), "NOT APPLICABLE")),
     (weights_kept, {}),

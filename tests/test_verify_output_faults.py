@@ -26,6 +26,7 @@ from retrofit.verify.trace.events import (
     BatchDrawn,
     CollectiveCall,
     EpochOrder,
+    EvaluatedModel,
     FileChange,
     FileLoad,
     FileSave,
@@ -41,6 +42,7 @@ from retrofit.verify.trace.events import (
     ParserUse,
     ProcessExit,
     ScriptError,
+    StateBeforeStep,
 )
 
 
@@ -82,14 +84,14 @@ def padding_that_no_figure_shows(runs):
     """The accuracy is 1 with and without the padding: it does not tell that the padding was left out."""
     for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
         change(runs["many"], BatchDrawn, [1], {"iteration": event.iteration}, samples=[1, 3, 5, 0])
-    for name in ("many", "reference"):
+    for name in ("many", "reference", "resumed"):
         change(runs[name], LoggedScalar, [0], value=1.0)
         change(runs[name], OutputLine, [0], text="epoch accuracy 1.000")
 
 
 def figures_too_coarse_for_the_padding(runs):
     padding_that_no_figure_shows(runs)
-    for name in ("many", "reference"):
+    for name in ("many", "reference", "resumed"):
         remove(runs[name], LoggedScalar, [0])
         change(runs[name], OutputLine, [0], text="epoch accuracy 0.9")
 
@@ -266,6 +268,42 @@ def nothing_loaded(runs):
         change(runs[name], InitialWeights, parameters=initial.parameters, parameter_hash=initial.parameter_hash)
 
 
+def state_of_scaler_forgotten(runs):
+    for name, scale in (("many", 512.0), ("resumed", 65536.0)):
+        state = StateBeforeStep("GradScaler 0", {"scale": scale, "growth_factor": 2.0})
+        insert(runs[name], [0, 1], OptimizerStep, state, number=2 if name == "many" else 0)
+
+
+def average_forgotten_on_rank_0(runs):
+    for name, norm in (("many", 1.5), ("resumed", 1.25)):
+        insert(runs[name], [0], OutputLine, EvaluatedModel("Net", [[norm, 0.5]]), number=1 if name == "many" else 0)
+
+
+def counter_forgotten(runs):
+    """After the resumed epoch the file says that it is the first one; times and folders are those of each run."""
+    for name, values in (("many", (1, 2)), ("reference", (1, 2)), ("resumed", (1,))):
+        for event, epoch in zip(events_of(runs[name], FileSave), values):
+            spoil(event, values={"epoch": epoch, "seconds": len(name), "folder": name, "model/fc.bias": [0.5, 0.25]})
+
+
+def best_file_overwritten(runs):
+    insert(runs["many"], [0], OptimizerStep, FileSave("runs/best.pt", {}), number=2)
+    insert(runs["resumed"], [0], ProcessExit, FileSave("runs/best.pt", {}))
+
+
+def file_not_written(runs):
+    for name in ("many", "reference"):
+        insert(runs[name], [0], ProcessExit, FileSave("runs/averaged.pt", {}))
+
+
+def curve_begins_again(runs):
+    change(runs["resumed"], LoggedScalar, axis=2)
+
+
+def figure_of_another_state(runs):
+    change(runs["resumed"], LoggedScalar, value=0.75)
+
+
 def already_done(runs):
     """The resumed script believes that it has ended."""
     for kind in (OptimizerStep, BackwardCall, BatchDrawn, IterationStart, IterationEnd, EpochOrder, InitialWeights):
@@ -367,6 +405,13 @@ FAULTS = [
     (buffers_forgotten, {"resume": "RF507"}),
     (nothing_loaded, {"resume": "RF507", "checkpoint": "RF507"}),
     (already_done, {"resume": "RF507"}),
+    (state_of_scaler_forgotten, {"resume": "RF507"}),
+    (average_forgotten_on_rank_0, {"resume": "RF507"}),
+    (counter_forgotten, {"resume": "RF507"}),
+    (best_file_overwritten, {"resume": "RF507"}),
+    (file_not_written, {"resume": "RF507"}),
+    (curve_begins_again, {"resume": "RF506"}),
+    (figure_of_another_state, {"resume": "RF507"}),
     (writer_on_rank_0_used_by_all, {"completes": "RF603"}),
     (flag_refused, {"completes": "RF601"}),
     (port_taken, {"completes": "RF602"}),
@@ -401,6 +446,9 @@ TEXTS = [
     (axis_per_rank, "logs", "point 0 of val/accuracy at 4 with 2 processes, at 2 with 1"),
     (prefix_saved, "checkpoint", "key 'model/module.fc.weight' in 4 keys"),
     (scheduler_forgotten, "resume", "0.05 and 0.1"),
+    (state_of_scaler_forgotten, "resume", "512 without the stop, 65536 after it"),
+    (counter_forgotten, "resume", "epoch: 2 without the stop, 1 after it"),
+    (curve_begins_again, "resume", "at 4 without the stop, at 2 after it"),
     (own_port, "launch", "port 12355, the launcher gave 29501"),
     (another_loss_after_the_change, "original", "loss 0.3333333333333333 before the change, 0.4 after it"),
 ]

@@ -18,7 +18,7 @@ from bugs.catalogue import BUGS, seed_bug
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
-SEEDED = ["01", "05", "08", "10", "19", "21b"]
+SEEDED = ["01", "05", "08", "10", "19", "21b", "26d"]
 SLOW = {"05", "10"}
 
 

@@ -104,7 +104,7 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
     if together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
         _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
-    if plan.original is not None and _is_doubtful(runs.by_name, restarts):
+    if _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress)
     return runs
 
@@ -142,11 +142,12 @@ def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bo
 
 
 def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress) -> None:
-    """Stop and resume the script before the change on one process: what it does not restore, the change cannot."""
-    text = "the script before the change, stopped and resumed on one process"
+    """Stop and resume the script on one process, the one before the change if any: what it loses, the change cannot."""
+    text = f"the script{' before the change' if plan.original else ''}, stopped and resumed on one process"
     _run(plan, runs, progress, text, ["alone"])
     alone = runs.by_name["alone"]
-    answer = plan_restart(plan.resume_arguments, alone, runs.by_name["original"], plan.folder / SNAPSHOTS["alone"])
+    parser = runs.by_name["original" if plan.original else "many"]
+    answer = plan_restart(plan.resume_arguments, alone, parser, plan.folder / SNAPSHOTS["alone"])
     if isinstance(answer, Restart):
         _run(plan, runs, progress, text, ["alone_resumed"], {"alone_resumed": answer})
 
@@ -329,7 +330,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         spawns=plan.spawns and not _is_original(plan, name),
         steps=plan.steps,
         controlled=name not in ("original", "one"),
-        replay=[str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name in REPLAYS else [],
+        replay=_replayed(plan, name, restart),
         reorder=name == "reordered",
         snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",
         epochs_done=restart.epochs_done if restart else 0,
@@ -341,6 +342,13 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
 
 
 _decision_tests = cache(decision_tests)
+
+
+def _replayed(plan: Plan, name: str, restart: Restart | None) -> list[str]:
+    """Return the traces whose batches a run trains on, so that it can be compared where its own are others."""
+    if name == "alone_resumed" and restart is not None and restart.epochs_done:
+        return [str(plan.folder / "alone" / "rank0.jsonl")]
+    return [str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name in REPLAYS else []
 
 
 def _is_original(plan: Plan, name: str) -> bool:

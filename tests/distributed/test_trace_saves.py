@@ -14,7 +14,7 @@ from torch import nn
 from traced_child import Child, kinds_of, make_place
 
 from retrofit.verify.trace.events import FileChange, FileLoad, FileSave
-from retrofit.verify.trace.filesystem import saves
+from retrofit.verify.trace.filesystem import contents
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_save_to_a_path(place, run, path):
     (place / "project" / "sub").mkdir()
     events = run(lambda: torch.save({"model": {"w": torch.zeros(2, 3)}, "epoch": 1}, path))
     keys = {"model/w": "float32[2, 3]", "epoch": "int"}
-    assert events == [FileChange("write", "a.pt"), FileSave("a.pt", keys)]
+    assert events == [FileChange("write", "a.pt"), FileSave("a.pt", keys, {"model/w": [0.0, 0.0], "epoch": 1})]
     assert torch.load(place / "project" / "a.pt")["epoch"] == 1
 
 
@@ -135,7 +135,7 @@ def test_what_is_in_a_checkpoint():
     model(torch.randn(4, 2)).sum().backward()
     optimizer.step()
     content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "best": 0.5, "name": "x"}
-    keys = saves.describe(content)
+    keys = contents.describe(content)
     assert keys["model/0.weight"] == "float32[3, 2]"
     assert keys["model/1.num_batches_tracked"] == "int64[]"
     assert keys["optimizer/state/0/momentum_buffer"] == "float32[3, 2]"
@@ -145,25 +145,25 @@ def test_what_is_in_a_checkpoint():
 
 
 def test_a_whole_module():
-    assert saves.describe(nn.Linear(2, 1)) == {
+    assert contents.describe(nn.Linear(2, 1)) == {
         "": "module:Linear",
         "weight": "float32[1, 2]",
         "bias": "float32[1]",
     }
-    keys = saves.describe({"net": nn.DataParallel(nn.Linear(2, 1))})
+    keys = contents.describe({"net": nn.DataParallel(nn.Linear(2, 1))})
     assert keys["net"] == "module:DataParallel" and keys["net/module.weight"] == "float32[1, 2]"
 
 
 def test_unusual_contents_of_a_checkpoint():
-    assert saves.describe(torch.zeros(2)) == {"": "float32[2]"}
-    assert saves.describe({"empty": {}, "none": None, 3: [()]}) == {
+    assert contents.describe(torch.zeros(2)) == {"": "float32[2]"}
+    assert contents.describe({"empty": {}, "none": None, 3: [()]}) == {
         "empty": "dict",
         "none": "NoneType",
         "3/0": "tuple",
     }
-    assert saves.describe({"losses": [0.5] * 101, "few": (1, 2)})["losses"] == "list[101]"
+    assert contents.describe({"losses": [0.5] * 101, "few": (1, 2)})["losses"] == "list[101]"
     endless = {}
     endless["again"] = endless
-    assert list(saves.describe(endless).values()) == ["dict"]
-    many = saves.describe({str(number): number for number in range(3000)})
-    assert len(many) == saves.MOST_LEAVES + 1 and many["..."] == "more"
+    assert list(contents.describe(endless).values()) == ["dict"]
+    many = contents.describe({str(number): number for number in range(3000)})
+    assert len(many) == contents.MOST_LEAVES + 1 and many["..."] == "more"

@@ -17,8 +17,8 @@ LABELS = {
     "resumed": "the resumed script",
     "reload": "the script that loads the checkpoint on one process",
     "reload_original": "the script before the change that loads the checkpoint",
-    "alone": "the script before the change on one process, as it is compared",
-    "alone_resumed": "the resumed script before the change",
+    "alone": "the script (before the change, if there is one) on one process, as it is compared",
+    "alone_resumed": "the same script, resumed on one process",
 }
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 Fingerprint = list[float]  # of a tensor: its 2-norm, and its product with a fixed vector of random signs
 Sample = Any  # the index in its dataset, a list of such, or the hash of the content of a stream's item
 Place = tuple[str, int, int]  # of a pass over a dataset: `dataset`, `epoch` and `repeat` of its IterationStart
 OWN_BATCHES = "own batches"  # in place of the type of a dataset: no DataLoader gives these
+Value = Union[None, bool, int, float, str, list[float]]  # a number, a text, or the Fingerprint of a tensor
+Values = dict[str, Value]  # by name; None where there is nothing to compare
 Keys = dict[str, str]  # content of a file by flat name: {"model/fc.weight": "float32[3, 3]", "epoch": "int"}
 
 
@@ -190,6 +192,7 @@ class FileSave(Event):
 
     path: str  # as in FileChange
     keys: Keys  # what is in it
+    values: Values = field(default_factory=dict)  # by the same names; a random state is one entry
 
 
 @dataclass(frozen=True)
@@ -356,6 +359,22 @@ class OptimizerStep(Event):
 
 
 Weights = Union[InitialWeights, OptimizerStep]
+
+
+@dataclass(frozen=True)
+class StateBeforeStep(Event):
+    """What a learning rate scheduler or a GradScaler holds before an optimizer step, where that has changed."""
+
+    name: str  # its class, and how many like it were made before: "StepLR 0"
+    values: Values  # its public numbers
+
+
+@dataclass(frozen=True)
+class EvaluatedModel(Event):
+    """A model that no optimizer trains is called for the first time since the last optimizer step: an average, say."""
+
+    type: str  # name of its class
+    parameters: list[Fingerprint]  # in the order of its parameters()
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ import torch
 
 from retrofit.distributed.data.random_state import mix_seed, seed_everything
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
+from retrofit.verify.trace.computation.collectives import install_groups
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
-from retrofit.verify.trace.computation.process_group import install_groups
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
+from retrofit.verify.trace.computation.states import StateTrace
 from retrofit.verify.trace.computation.steps import StepTrace
 from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
@@ -110,11 +111,14 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
     steps.on_backward = rows.on_backward
+    states = StateTrace(recorder, steps.trained)
+    steps.on_step, models.on_call = states.before_step, states.on_call
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
     operators.draws.own_state, operators.draws.in_model = streams.own_state, rows.in_model
     models.install()
     loaders.install()
     steps.install()
+    states.install()
     if settings.controlled:
         OwnBatches(loaders).install()
         install_numpy_draws(operators.draws)

@@ -6,11 +6,12 @@ from .bug import Bug, copy_project, seed_bug
 from .data_bugs import DATA_BUGS
 from .output_bugs import OUTPUT_BUGS
 from .reference_bugs import REFERENCE_BUGS
+from .resume_bugs import RESUME_BUGS
 from .training_bugs import TRAINING_BUGS
 
 __all__ = ["BUGS", "SOUND", "Bug", "copy_project", "seed_bug"]
 
-BUGS = sorted([*DATA_BUGS, *TRAINING_BUGS, *OUTPUT_BUGS], key=lambda bug: bug.id) + REFERENCE_BUGS
+BUGS = sorted([*DATA_BUGS, *TRAINING_BUGS, *OUTPUT_BUGS, *RESUME_BUGS], key=lambda bug: bug.id) + REFERENCE_BUGS
 
 # Projects in which nothing is wrong, with the arguments to run each with.
 SOUND = {

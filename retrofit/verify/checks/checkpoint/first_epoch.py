@@ -16,6 +16,12 @@ def steps_of_first_epoch(rank: RankTrace) -> int | None:
     return sum(position < begin for position in rank.step_positions)
 
 
+def first_epoch_is_cut(many: Run) -> bool:
+    """Return whether the trace ended the first epoch: a script that takes len(loader) for its steps counts others."""
+    first = many.main.epochs[0] if many.main.epochs else None
+    return first is not None and first.end is not None and first.end.is_capped
+
+
 def steps_saved(many: Run, continued: Run) -> int | None:
     """Return how many optimizer steps the checkpoint holds from which a run continues: those of the first epoch."""
     return steps_of_first_epoch(many.main) if continued.steps_before is None else continued.steps_before

@@ -1,4 +1,7 @@
-"""Restarts that fail, compared with one of the script before the change on one process, from its own checkpoint."""
+"""Restarts that fail, compared with one on one process from its own checkpoint.
+
+That is a restart of the script before the change, where there is one: what it does, too, the change did not cause.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,16 @@ from retrofit.verify.evidence import Run, Runs
 
 CONTROL = "alone_resumed"
 RESTARTS = ("resumed", "reload", "reload_original")
+ON_ONE_PROCESS = "the script does the same on one process"
 
 
 def fails_as_before(runs: Runs, run: Run) -> str | None:
     """Return the error of a restart where the script before the change fails with it, too; None otherwise."""
+    return fails_on_one_process(runs, run) if "original" in runs else None
+
+
+def fails_on_one_process(runs: Runs, run: Run) -> str | None:
+    """Return the error of a restart where the one on one process fails with it, too; None otherwise."""
     control = runs.get(CONTROL)
     if run.name not in RESTARTS or run.finished or control is None or control.finished:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
@@ -27,7 +28,7 @@ def random_streams(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, why_not(many, "no training loader was used by several ranks"))
     drawn = set().union(*(_draws(rank) for rank in many.ranks))
     shared = _shared_draws(many)
-    fault = (_loading_fault(many, firsts, drawn) if drawn else None) or _row_fault(shared)
+    fault = (_loading_fault(many, firsts, drawn) if drawn else None) or _row_fault(shared) or _resume_fault(runs, drawn)
     if fault is not None:
         return fail_with(check, title, fault)
     note = _note(shared)
@@ -63,6 +64,19 @@ def _loading_fault(many: Run, firsts: list[Iteration], drawn: set[str]) -> Findi
                 summary = f"{ranks_named((first, other))} draw from the same {name} stream while they load samples"
                 return Finding(summary, "RF109", value=f"state {states[0]} on both")
     return None
+
+
+def _resume_fault(runs: Runs, drawn: set[str]) -> Finding | None:
+    """Return which ranks draw the same numbers after a resume, which restores the state of one rank on all of them."""
+    resumed = runs.get("resumed")
+    if resumed is None or not all(rank.training for rank in resumed.ranks):
+        return None
+    firsts = [rank.training[0] for rank in resumed.ranks]
+    fault = (_loading_fault(resumed, firsts, drawn) if drawn else None) or _row_fault(_shared_draws(resumed))
+    if fault is None:
+        return None
+    note = "restore on each rank the random state that this rank has saved, or seed by the rank after loading"
+    return replace(fault, summary=f"after a resume {fault.summary}", note=note)
 
 
 def _shared_draws(many: Run) -> list[tuple[RowDraw, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from retrofit.verify.checks.checkpoint.own_restart import fails_as_before
+from retrofit.verify.checks.checkpoint.own_restart import ON_ONE_PROCESS, fails_as_before, fails_on_one_process
 from retrofit.verify.checks.finding import LABELS, Finding, fail_with
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs
@@ -59,7 +59,7 @@ def _fault_of(run: Run, runs: Runs) -> Finding:
     step = steps or None
     if failure is not None:
         on = f" on rank {failure.rank}" if run.world_size > 1 else ""
-        note = _precision_note(run, runs, failure)
+        note = ON_ONE_PROCESS if fails_on_one_process(runs, run) else _precision_note(run, runs, failure)
         return Finding(f"{label} failed{on}", cause_of(failure, run), step, failure.sentence, note)
     together = collectives_fault(run)
     if together is not None:

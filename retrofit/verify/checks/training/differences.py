@@ -192,6 +192,11 @@ def tensors_differ(a: Weights, b: Weights, tolerance: float) -> bool:
     return _tensor_difference(0, [], a.parameters, b.parameters).size > tolerance
 
 
+def fingerprints_differ(a: Sequence[Fingerprint], b: Sequence[Fingerprint], tolerance: float) -> bool:
+    """Return whether two lists of tensors differ by more than `tolerance`."""
+    return _tensor_difference(0, [], a, b).size > tolerance
+
+
 def gradient_ratio(ours: OptimizerStep, theirs: OptimizerStep) -> float | None:
     """Return the factor between two steps' gradients when it is the same for all parameters."""
     pairs = [(a, b) for a, b in zip(ours.gradients, theirs.gradients) if a and b]

@@ -17,6 +17,7 @@ class ModelTrace:
 
     def __init__(self, on_forward: Callable[[bool], None]) -> None:
         self.on_forward = on_forward
+        self.on_call: Callable[[nn.Module], None] = lambda model: None
         self.models: list[nn.Module] = []
         self._depth = 0
         self._is_forward = False
@@ -36,6 +37,7 @@ class ModelTrace:
         if self._depth == 1 and next(module.parameters(), None) is not None:
             if not any(module is model for model in self.models):
                 self.models.append(module)
+            self.on_call(module)
             self._is_forward = True
             self.on_forward(True)
 

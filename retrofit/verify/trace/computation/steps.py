@@ -35,6 +35,7 @@ class StepTrace:
         self.optimizers: list[Any] = []
         self._orders: list[list[int]] = []  # of the parameters of each optimizer
         self.on_backward: Callable[[], None] = lambda: None
+        self.on_step: Callable[[], None] = lambda: None  # before it
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
 
@@ -55,6 +56,10 @@ class StepTrace:
 
         torch.autograd.backward = traced_backward
 
+    def trained(self) -> set[int]:
+        """Return the ids of the parameters of the optimizers that have made a step."""
+        return {id(parameter) for optimizer in self.optimizers for parameter in _given_parameters(optimizer)}
+
     def _is_empty(self, optimizer: Any) -> bool:
         """Return whether a step trains nothing: torch makes one to fill an optimizer's state before it is loaded."""
         return not self._losses and all(float(group["lr"]) == 0.0 for group in optimizer.param_groups)
@@ -67,6 +72,7 @@ class StepTrace:
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
             self._gradients = [_of_gradient(parameter) for parameter in self._parameters(optimizer)]
+        self.on_step()
         if self.stop_before_first_step or self.loaders.is_without_end(self._number_of(optimizer)):
             raise SystemExit(0)
 

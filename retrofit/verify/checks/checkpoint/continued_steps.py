@@ -1,0 +1,136 @@
+"""The optimizer steps of a training that is resumed against those of the one that was not stopped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from retrofit.verify.checks.finding import Finding
+from retrofit.verify.checks.training.differences import tensors_differ
+from retrofit.verify.checks.training.learning_rate import SAME
+from retrofit.verify.evidence import RankTrace, Run, relative_difference
+from retrofit.verify.trace.events import InitialWeights, OptimizerStep
+
+from .first_epoch import first_epoch_is_cut, state_of, when_saved
+
+ANOTHER_LOSS = "the loss is another one with the same samples"
+OTHER_SAMPLES = "other samples follow: the position in the data, or the epoch's order, was not restored"
+ANOTHER_RATE = "the learning rate is another one: the scheduler was not restored"
+OTHER_WEIGHTS = "the weights are others after a step with the same loss: the optimizer's state was not restored"
+Difference = tuple[str, "str | None"]  # what differs, and the values
+
+
+def step_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding | None:
+    """Return the first thing in which the resumed run is another one; steps are counted from the very beginning."""
+    fault = _start_fault(many, resumed, done, tolerance)
+    if fault is not None:
+        return fault
+    for step, rank, differences in _compared(many, resumed, done, tolerance):
+        if differences:
+            what, value = differences[0]
+            is_restart = resumed.ranks[rank].steps[step].lr == many.ranks[rank].steps[step].lr
+            undecided = what == ANOTHER_RATE and first_epoch_is_cut(many) and not is_restart
+            return Finding(f"{what}, on rank {rank}", "RF507", done + step, value, undecided=undecided)
+    return None
+
+
+def kinds_of_faults(many: Run, resumed: Run, done: int, tolerance: float) -> set[str]:
+    """Return all that differs and is not sure to follow from something else that does."""
+    start = _start_fault(many, resumed, done, tolerance)
+    found = {kind_of(start)} if start is not None else set()
+    is_apart = bool(found)
+    if any(_orders_differ(a, b) for a, b in zip(many.ranks, resumed.ranks)):
+        found.add(OTHER_SAMPLES)
+    for _, _, differences in _compared(many, resumed, done, tolerance):
+        names = [what for what, _ in differences]
+        found |= {OTHER_SAMPLES, ANOTHER_RATE} & set(names)
+        found |= set(names[:1]) if not is_apart else set()
+        is_apart = is_apart or bool(names)
+    return found
+
+
+def kind_of(fault: Finding) -> str:
+    """Return what differs, without the rank on which it does."""
+    return fault.summary.partition(", on rank")[0]
+
+
+def _orders_differ(rank: RankTrace, other: RankTrace) -> bool:
+    """Return whether a sampler gives an epoch of the training another order; what is drawn may be replayed."""
+    orders = {one.place: one.order for one in rank.training if one.order is not None}
+    again = {one.place: one.order for one in other.training if one.order is not None}
+    return any(orders[place] != again[place] for place in orders.keys() & again.keys())
+
+
+def _compared(many: Run, resumed: Run, done: int, tolerance: float) -> Iterator[tuple[int, int, list[Difference]]]:
+    """Yield each step that both have made, each rank, and what differs there."""
+    steps = min(resumed.num_steps, many.num_steps - done)
+    samples = [(drawn_samples(a, done), drawn_samples(b, 0)) for a, b in zip(many.ranks, resumed.ranks)]
+    for step in range(steps):
+        for rank, (ours, theirs) in enumerate(zip(many.ranks, resumed.ranks)):
+            expected, found = ours.steps[done + step], theirs.steps[step]
+            drawn, other = samples[rank][0][step], samples[rank][1][step]
+            if step == 0 and drawn:  # before it the batches that were trained on are drawn and left out
+                other = other[-len(drawn) :]
+            first = drawn_samples(ours, step)[0] if drawn != other else []
+            again = ", which are those of the first epoch once more" if other and other == first else ""
+            yield step, rank, [*_differences(expected, found, drawn, other, tolerance, step == 0, again)]
+
+
+def _start_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding | None:
+    """Return the first rank that starts from other weights than were saved."""
+    reached, started = when_saved(many, resumed), state_of(many.main.of(InitialWeights))
+    for number, rank in enumerate(resumed.ranks):
+        on = f", on rank {number}" if number else ""
+        for opt, event in state_of(rank.of(InitialWeights)).items():
+            if opt not in reached or not tensors_differ(event, reached[opt], tolerance):
+                continue
+            if opt in started and not tensors_differ(event, started[opt], tolerance):
+                return Finding(f"the resumed script starts from the initial weights{on}", "RF507", done)
+            return Finding(f"the resumed script starts from other weights than were saved{on}", "RF507", done)
+    return None
+
+
+def _differences(
+    expected: OptimizerStep,
+    found: OptimizerStep,
+    samples: list[object],
+    other: list[object],
+    tolerance: float,
+    is_first: bool,
+    again: str,
+) -> Iterator[Difference]:
+    """Yield what differs in one step: the samples, the rate, the loss or the weights, and the values.
+
+    `again`: what is known of the samples where they are others.
+    """
+    if samples != other:
+        yield OTHER_SAMPLES, f"{samples[:4]} without the stop, {other[:4]} after it{again}"
+    for a, b in zip(expected.lr, found.lr):
+        if relative_difference(a, b) > SAME:
+            yield ANOTHER_RATE, f"{a:.6g} and {b:.6g}"
+            break
+    # Before its first step a resumed script may have run a forward and a backward for nothing.
+    totals = math.fsum(expected.losses), math.fsum(found.losses[-len(expected.losses) :])
+    if relative_difference(*totals) > tolerance:
+        cause = "random state or buffers were not restored" if is_first else "something of the state was not restored"
+        yield f"{ANOTHER_LOSS}: {cause}", f"{totals[0]:.10g} and {totals[1]:.10g}"
+    if tensors_differ(expected, found, tolerance):
+        yield OTHER_WEIGHTS, None
+
+
+def drawn_samples(rank: RankTrace, first_step: int) -> list[list[object]]:
+    """Return the training samples drawn for each optimizer step from `first_step` on, in order."""
+    batches = sorted(
+        (position, batch)
+        for iteration in rank.training
+        for position, batch in zip(iteration.batch_positions, iteration.batches)
+    )
+    found: list[list[object]] = []
+    number = 0
+    for position in rank.step_positions:
+        drawn: list[object] = []
+        while number < len(batches) and batches[number][0] < position:
+            drawn += batches[number][1]
+            number += 1
+        found.append(drawn)
+    return found[first_step:]

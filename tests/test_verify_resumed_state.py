@@ -1,0 +1,198 @@
+"""`retrofit verify` on what a resume loses without a step that shows it: averages, schedulers, streams, best values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verify_command import judge
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+SCRIPT = """\
+import argparse
+import copy
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+
+class Noisy(Dataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index] + 0.1 * torch.randn(6), self.y[index]
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=8)
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+if world > 1:
+    dist.init_process_group("gloo")
+torch.manual_seed(3)
+train = Noisy(torch.randn(64, 6), torch.randn(64, 1))
+val = TensorDataset(torch.randn(20, 6), torch.randn(20, 1))
+body, head = torch.nn.Linear(6, 12), torch.nn.Linear(12, 1)
+average = copy.deepcopy(head).requires_grad_(False)
+raw_body, raw_head = body, head
+if world > 1:
+    body, head = DistributedDataParallel(body), DistributedDataParallel(head)
+optimizers = [torch.optim.SGD(net.parameters(), 0.1, momentum=0.9) for net in (body, head)]
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[0], factor=0.5, patience=3)
+cosine = torch.optim.lr_scheduler.StepLR(optimizers[1], 30)
+sampler = DistributedSampler(train) if world > 1 else None
+loader = DataLoader(train, args.batch_size, sampler=sampler, shuffle=sampler is None, drop_last=True)
+val_loader = DataLoader(val, 10)
+first_epoch, best = 0, float("-inf")
+torch.manual_seed(100 + rank)
+if args.resume:
+    state = torch.load(args.resume, map_location="cpu", weights_only=False)
+    raw_body.load_state_dict(state["body"])
+    raw_head.load_state_dict(state["head"])
+    average.load_state_dict(state["average"])
+    optimizers[0].load_state_dict(state["optimizer"])
+    optimizers[1].load_state_dict(state["head_optimizer"])
+    plateau.load_state_dict(state["plateau"])
+    cosine.load_state_dict(state["cosine"])
+    best, first_epoch = state["best"], state["epoch"]
+for epoch in range(first_epoch, 2):
+    if sampler is not None:
+        sampler.set_epoch(epoch)
+    for x, y in loader:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (head(torch.relu(body(x))) - y).pow(2).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        with torch.no_grad():
+            for ours, theirs in zip(average.parameters(), raw_head.parameters()):
+                ours.lerp_(theirs, 0.2)
+    cosine.step()
+    with torch.no_grad():
+        errors = [(average(torch.relu(raw_body(x))) - y).pow(2).sum().item() for x, y in val_loader]
+    score = -sum(errors) / len(val) - 10 * epoch
+    plateau.step(-score)
+    is_best, best = score > best, max(best, score)
+    if rank == 0:
+        print(f"epoch {epoch}: score {score:.4f}")
+        state = {"body": raw_body.state_dict(), "head": raw_head.state_dict(), "average": average.state_dict(),
+                 "optimizer": optimizers[0].state_dict(), "head_optimizer": optimizers[1].state_dict(),
+                 "plateau": plateau.state_dict(), "cosine": cosine.state_dict(), "best": best, "epoch": epoch + 1,
+                 "rng": torch.get_rng_state(), "seconds": os.times().elapsed, "folder": os.getcwd()}
+        torch.save(state, "last.pt")
+        if is_best:
+            torch.save(state, "best.pt")
+if world > 1:
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+# What is lost: (old text, new text), the check that fails, its cause, and what it says.
+LOST: dict[str, tuple[str, str, str, str, str]] = {
+    "average": ('    average.load_state_dict(state["average"])\n', "", "resume", "RF507", "the weights of Linear"),
+    "average rebuilt": (
+        'average.load_state_dict(state["average"])\n',
+        "average = copy.deepcopy(raw_head).requires_grad_(False)\n",
+        "resume",
+        "RF507",
+        "the weights of Linear",
+    ),
+    "memory of a plateau": (
+        '    plateau.load_state_dict(state["plateau"])\n',
+        "",
+        "resume",
+        "RF507",
+        "ReduceLROnPlateau",
+    ),
+    "schedule begins again": (
+        '    cosine.load_state_dict(state["cosine"])\n',
+        "",
+        "resume",
+        "RF507",
+        "StepLR.last_epoch",
+    ),
+    "second optimizer": (
+        '    optimizers[1].load_state_dict(state["head_optimizer"])\n',
+        "",
+        "resume",
+        "RF507",
+        "optimizer's state",
+    ),
+    "best value": (
+        'best, first_epoch = state["best"], state',
+        "first_epoch = state",
+        "resume",
+        "RF507",
+        "'best' in last.pt",
+    ),
+    "rank 0 alone": (
+        '    raw_body.load_state_dict(state["body"])\n',
+        '    if rank == 0:\n        raw_body.load_state_dict(state["body"])\n',
+        "resume",
+        "RF507",
+        "on rank 1",
+    ),
+    "streams of the ranks": (
+        "    best, first_epoch",
+        '    torch.set_rng_state(state["rng"])\n    best, first_epoch',
+        "random_streams",
+        "RF109",
+        "after a resume ranks 0 and 1 draw from the same torch stream",
+    ),
+}
+QUICK = ("average", "memory of a plateau", "streams of the ranks")
+
+
+def verdicts_of(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any]]:
+    (folder / "train.py").write_text(script)
+    status, report = judge(folder, ["--batch-flag", "batch_size", *options], ["--batch_size", "8"])
+    return status, {verdict["check"]: verdict for verdict in report["verdicts"]}
+
+
+def edited(old: str, new: str) -> str:
+    assert SCRIPT.count(old) == 1, old
+    return SCRIPT.replace(old, new)
+
+
+def test_a_resume_that_restores_everything_passes(tmp_path: Path) -> None:
+    status, verdicts = verdicts_of(tmp_path, SCRIPT)
+    assert [v["summary"] for v in verdicts.values() if v["status"] == "FAIL"] == []
+    assert (status, verdicts["resume"]["status"]) == (0, "PASS")
+    assert "'rng' in last.pt" in verdicts["resume"]["note"]
+
+
+@pytest.mark.parametrize("lost", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in LOST])
+def test_what_a_resume_loses_is_named(lost: str, tmp_path: Path) -> None:
+    old, new, check, cause, words = LOST[lost]
+    status, verdicts = verdicts_of(tmp_path, edited(old, new))
+    failed = {name: v["cause"] for name, v in verdicts.items() if v["status"] == "FAIL"}
+    assert (status, failed) == (1, {check: cause})
+    assert words in verdicts[check]["summary"]
+
+
+def test_what_one_process_loses_too_is_said(tmp_path: Path) -> None:
+    """Without a script before the change it is a fault of the script; with one that loses it, too, it is none."""
+    script = edited(LOST["average"][0], "")
+    status, verdicts = verdicts_of(tmp_path, script)
+    assert status == 1 and "the script does the same on one process" in verdicts["resume"]["note"]
+    (tmp_path / "before.py").write_text(script.replace("sampler=sampler, shuffle=sampler is None", "shuffle=True"))
+    status, verdicts = verdicts_of(tmp_path, script, "--original", "before.py")
+    assert (status, verdicts["resume"]["status"]) == (0, "NOT APPLICABLE")
+    assert "not restored by the script before the change either, on one process" in verdicts["resume"]["summary"]
+
+
+@pytest.mark.slow
+def test_what_the_script_before_the_change_restores_is_a_fault_of_the_change(tmp_path: Path) -> None:
+    (tmp_path / "before.py").write_text(SCRIPT)
+    status, verdicts = verdicts_of(tmp_path, edited(LOST["average"][0], ""), "--original", "before.py")
+    assert (status, verdicts["resume"]["status"]) == (1, "FAIL")
+    assert "so, too" in verdicts["resume"]["note"] and "one process" not in verdicts["resume"]["note"]
