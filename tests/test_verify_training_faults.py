@@ -22,11 +22,13 @@ from verify_evidence import (
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.training.causes.weighted_mean import counts_by_losses
 from retrofit.verify.checks.training.differences import may_be_rounding
 from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
     CollectiveCall,
+    GradientClip,
     InitialWeights,
     IterationEnd,
     IterationStart,
@@ -345,7 +347,7 @@ def batches_spoilt_only(runs):
 
 FAULTS = [
     (wrapper_bypassed, dict.fromkeys(("loss", "gradients", "parameters", "ranks_agree"), "RF201")),
-    (head_bypassed, {"ranks_agree": "RF201"}),
+    (head_bypassed, {"ranks_agree": "RF211"}),
     (sync_in_some_steps, {"ranks_agree": "RF202"}),
     (sync_in_first_backward, {"ranks_agree": "RF202"}),
     (sync_in_every_backward, {"communication": "RF203"}),
@@ -387,12 +389,60 @@ def test_a_fault_in_the_training_fails_its_own_checks(spoil, expected):
     assert set(filter(None, expected.values())) <= set(CATALOG)
 
 
+def clip(runs, alone, *of_ranks):
+    """Let the gradients be clipped at every step, with these norms before."""
+    for name, norms in {"reference": [alone], "many": of_ranks}.items():
+        for rank, norm in enumerate(norms):
+            for number in range(4):
+                insert(runs[name], [rank], OptimizerStep, GradientClip(norm), number)
+
+
+@pytest.mark.parametrize(
+    ("norms", "cause", "words"),
+    [
+        ((1.0, 1.0, 1.0), None, ""),
+        ((1.0, 2.0, 2.0), "RF301", "2 times those of one process before they are clipped, which hides it"),
+        ((1.0, 1.1, 0.9), "RF202", "clipped before they are averaged over the ranks"),
+    ],
+)
+def test_what_clipping_hides_is_named(norms, cause, words):
+    runs = sound_runs()
+    clip(runs, *norms)
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "gradients")
+    assert (verdict.status, verdict.cause) == (("FAIL", cause) if cause else (PASS, None))
+    assert words in verdict.summary
+
+
+def gradients_apart(run, number, places):
+    """Let rank 1 step with other gradients of some parameters, and have other weights afterwards."""
+    for event in events_of(run, OptimizerStep, [1], number=number):
+        gradients, hashes = list(event.gradients), list(event.parameter_hashes)
+        for place in places:
+            gradients[place], hashes[place] = [9.0, 9.0], f"{hashes[place]} of rank 1"
+        spoil(event, gradients=gradients, parameter_hashes=hashes, parameter_hash="".join(hashes))
+
+
+def test_gradients_of_which_a_copy_is_averaged_are_named():
+    runs = sound_runs()
+    for number in range(4):
+        gradients_apart(runs["many"], number, [0, 1])
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "ranks_agree")
+    assert verdict.cause == "RF211" and "a copy of them" in verdict.summary
+
+
+def test_a_loss_between_those_of_the_ranks_needs_counts_to_be_a_mean_over_them():
+    assert counts_by_losses([1.0, 3.0], 1.0 + 2.0 * 37 / 83) == (46, 83)
+    assert counts_by_losses([1.0, 3.0], 1.0 + 2.0 / 3.14159265358979) is None
+    assert counts_by_losses([1.0, 3.0], 2.0) is None
+    assert counts_by_losses([1.0, 3.0], 4.0) is None
+
+
 TEXTS = [
     (
         head_bypassed,
         "ranks_agree",
         0,
-        "only 75% of the gradient elements are averaged",
+        "the gradient of fc.bias is never averaged",
         "1 of 2 parameters differ: fc.bias",
     ),
     (sync_in_some_steps, "ranks_agree", 1, "gradients are averaged in 2 of 4 steps, not in this one", "2 of 2"),

@@ -378,11 +378,26 @@ class EvaluatedModel(Event):
 
 
 @dataclass(frozen=True)
+class GradientClip(Event):
+    """Gradients are clipped with torch.nn.utils."""
+
+    norm: float  # of the gradients together, before
+
+
+@dataclass(frozen=True)
 class ValidCount(Event):
     """A mean loss counts the targets that are not ignored. 50 per process at most."""
 
     op: str  # "nll_loss_forward"
-    count: int  # of these targets
+    count: float  # of these targets, or the sum of their classes' weights
+
+
+@dataclass(frozen=True)
+class BatchSelection(Event):
+    """An operator compares what it is given of the samples of a batch. 50 per process at most."""
+
+    op: str  # "topk"
+    rows: int  # samples in the batch
 
 
 @dataclass(frozen=True)

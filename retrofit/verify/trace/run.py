@@ -28,7 +28,7 @@ from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
-from retrofit.verify.trace.computation.steps import StepTrace
+from retrofit.verify.trace.computation.steps import StepTrace, record_clipping
 from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
@@ -123,6 +123,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
         OwnBatches(loaders).install()
         install_numpy_draws(operators.draws)
         record_plateau(recorder.record, settings.project)
+        record_clipping(recorder.record)
         use_float64()
     _disable_compile()
     # A fork server for loader workers is not needed: they run inside the process. The rest of multiprocessing starts

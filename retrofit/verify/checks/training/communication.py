@@ -7,7 +7,7 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .traffic import StepTraffic, traffic
+from .causes.traffic import StepTraffic, traffic
 
 TOO_OFTEN = 1.5  # times all gradients; buckets and small reductions stay far below
 

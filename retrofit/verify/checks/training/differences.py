@@ -12,7 +12,8 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
-from .ranks_agree import initial_disagreement, parameter_names
+from .causes.averaging import parameter_names
+from .ranks_agree import initial_disagreement
 
 ROUNDING = 1e-12  # of the largest gradient: what is left of one that is zero (a bias before a BatchNorm layer)
 START, MOST_BY_ROUNDING = 1e-10, 1e-4  # of a loss in the first step; of the first difference

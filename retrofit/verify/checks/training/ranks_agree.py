@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, number_of_ranks, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.processes.collectives import uneven_batches
-from retrofit.verify.checks.processes.errors import cause_of, first_failure
-from retrofit.verify.evidence import RankTrace, Run, Runs
-from retrofit.verify.trace.events import InitialWeights, OptimizerFound, OptimizerStep, Weights
+from retrofit.verify.evidence import Run, Runs
+from retrofit.verify.trace.events import InitialWeights, OptimizerStep, Weights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .causes.averaging import ENOUGH, averaging_fault, parameter_names
+from .causes.traffic import traffic
 from .decided_figures import parted_ranks
-from .traffic import traffic
-
-ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
 
 
 def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
@@ -97,12 +95,6 @@ def rates_by_rank(run: Run) -> Finding | None:
     return None
 
 
-def parameter_names(rank: RankTrace, event: Weights) -> list[str]:
-    """Return the names of the parameters of the optimizer that `event` is about."""
-    found = next((one for one in rank.of(OptimizerFound) if one.optimizer == event.optimizer), None)
-    return found.names if found else [f"parameter {i}" for i in range(len(event.parameters))]
-
-
 def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
     initial = initial_disagreement(run)
     if initial is not None:
@@ -117,27 +109,4 @@ def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[s
     parted = parted_ranks(run)
     if parted is not None and parted.event.step <= number:
         return f"each rank decides by its own figure (see decisions): {parted.shown(run.world_size)}", "RF401"
-    return _diagnosis_from_traffic(run, number)
-
-
-def _diagnosis_from_traffic(run: Run, number: int) -> tuple[str, str | None]:
-    parts = traffic(run.main)
-    part = parts[number]
-    same = [other for other in parts if other.opt == part.opt and other.needed]
-    enough = [other for other in same if other.reduced >= ENOUGH * other.needed]
-    failure = first_failure(run)
-    if part.reduced < ENOUGH * part.needed and failure is not None and cause_of(failure, run) == "RF204":
-        return (
-            "DDP waits for gradients of parameters without one, and never averages the others (see completes)",
-            "RF204",
-        )
-    if not enough:
-        most = max((other.reduced / other.needed for other in same), default=0.0)
-        if most < 1 - ENOUGH:
-            return "no gradient is averaged over the ranks in any step", "RF201"
-        return f"only {most:.0%} of the gradient elements are averaged over the ranks", "RF201"
-    if part.reduced < ENOUGH * part.needed:
-        return f"gradients are averaged in {len(enough)} of {len(same)} steps, not in this one", "RF202"
-    if part.backwards > 1 and part.reduced_last < ENOUGH * part.needed:
-        return f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202"
-    return "gradients are averaged in backward, and yet the weights differ afterwards", None
+    return averaging_fault(run, number, steps)

@@ -11,7 +11,8 @@ from retrofit.verify.evidence import Runs, relative_difference
 from retrofit.verify.trace.events import InitialWeights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .diagnosis import explain
+from .causes.clipped import hidden_by_clipping
+from .causes.diagnosis import explain
 from .differences import (
     GRADIENTS,
     LOSS,
@@ -75,6 +76,9 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
         return not_applicable(quantity, title, reason)
     tolerance = tolerance_of(runs["many"], options)
     first = first_difference(runs, quantity, tolerance)
+    hidden = hidden_by_clipping(runs, range(compared_steps(runs))) if first is None and quantity == GRADIENTS else None
+    if hidden is not None:
+        return fail_with(quantity, title, hidden)
     if first is None:
         return passed(quantity, title, *_closeness(runs, quantity, tolerance))
     if quantity == LOSS and _is_only_a_convention(runs, tolerance):

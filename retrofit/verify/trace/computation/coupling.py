@@ -10,18 +10,23 @@ import torch
 from torch import nn
 
 from retrofit.distributed.ddp.gradients import in_backward
-from retrofit.verify.trace.events import Event, Record, SimilarityProduct, ValidCount
+from retrofit.verify.trace.events import BatchSelection, Event, Record, SimilarityProduct, ValidCount
 
 MAX_EVENTS = 50  # of a kind and process
 _MEAN = 1  # at::Reduction::Mean
 _LOSSES = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}  # where the two factors begin
+# What compares the samples where it goes along the first dimension, with the place of that among the arguments.
+_SELECTIONS = {
+    **{"aten::topk": 2, "aten::kthvalue": 2, "aten::sort": 1, "aten::median": 1, "aten::var": 1, "aten::std": 1},
+    **{"aten::_softmax": 1, "aten::_log_softmax": 1, "aten::logsumexp": 1, "aten::cumsum": 1, "aten::var_mean": 1},
+}
 _WEIGHT_NODES = 16  # a weight is made of its parameter in a few operations; features are not
 _LOOKUPS = ("Embedding", "Index", "Gather")
 
 
 class ForwardEvidence:
-    """Records ValidCount and SimilarityProduct, MAX_EVENTS of each."""
+    """Records ValidCount, SimilarityProduct and BatchSelection, MAX_EVENTS of each."""
 
     def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
         self._record = record
@@ -31,9 +36,10 @@ class ForwardEvidence:
     def watched(self, func: Any, run: Callable[[tuple, dict], Any]) -> Callable[[tuple, dict], Any]:
         """Return `run`, with a look at the arguments first where `func` is one of the operators that tell."""
         name = func._schema.name
-        if func._schema.is_mutable or not (name in _LOSSES or name in _PRODUCTS):
+        looks = {**dict.fromkeys(_LOSSES, self._look_at_loss), **dict.fromkeys(_PRODUCTS, self._look_at_product)}
+        look = {**looks, **dict.fromkeys(_SELECTIONS, self._look_at_selection)}.get(name)
+        if func._schema.is_mutable or look is None:
             return run
-        look = self._look_at_loss if name in _LOSSES else self._look_at_product
 
         def watched(args: tuple, kwargs: dict) -> Any:
             if torch.is_grad_enabled() and not in_backward():
@@ -43,9 +49,10 @@ class ForwardEvidence:
         return watched
 
     def _look_at_loss(self, name: str, args: tuple) -> None:
-        prediction, target, _, reduction, ignore_index = args
+        prediction, target, weight, reduction, ignore_index = args
         if reduction == _MEAN and prediction.requires_grad and self._counts[ValidCount] < MAX_EVENTS:
-            count = int((target != ignore_index).sum())
+            valid = target != ignore_index
+            count = float(valid.sum() if weight is None else weight[target[valid]].sum())
             self._event(ValidCount(name.split("::")[1], count))
 
     def _look_at_product(self, name: str, args: tuple) -> None:
@@ -61,6 +68,17 @@ class ForwardEvidence:
             return  # the rows are in front: attention within each sample
         if (left.requires_grad or right.requires_grad) and not (_is_weight(left) or _is_weight(right)):
             self._event(SimilarityProduct([*left.shape[:-1], size], num_rows))
+
+    def _look_at_selection(self, name: str, args: tuple) -> None:
+        values, num_rows = args[0], len(self._rows())
+        place = _SELECTIONS[name]
+        dim = args[place] if len(args) > place else -1
+        if self._counts[BatchSelection] >= MAX_EVENTS or num_rows < 2 or not values.requires_grad or not values.dim():
+            return
+        dims = dim if isinstance(dim, (list, tuple)) else [dim]
+        is_first = any(isinstance(one, int) and one % values.dim() == 0 for one in dims)
+        if is_first and values.shape[0] % num_rows == 0 and values.shape[0]:
+            self._event(BatchSelection(name.split("::")[1], num_rows))
 
     def _event(self, event: Event) -> None:
         self._counts[type(event)] += 1

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from retrofit.verify.trace.data.loaders import LoaderTrace
-from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeights, OptimizerFound, OptimizerStep
+from retrofit.verify.trace.events import (
+    BackwardCall,
+    Fingerprint,
+    GradientClip,
+    InitialWeights,
+    OptimizerFound,
+    OptimizerStep,
+    Record,
+)
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.runtime import batch_weight
 
@@ -151,3 +159,31 @@ def _of_parameters(parameters: list[torch.Tensor]) -> tuple[list[Fingerprint], s
     parameters = [whole(parameter) for parameter in parameters]
     hashes = bit_hashes(parameters)
     return [norm_and_projection(parameter) for parameter in parameters], joint_hash(hashes), hashes
+
+
+def record_clipping(record: Record) -> None:
+    """Record the norm of all gradients at each call of torch.nn.utils.clip_grad_norm_ and clip_grad_value_."""
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        clip = getattr(torch.nn.utils, name)
+        traced = _traced(record, clip)
+        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+            setattr(module, name, traced)
+
+
+def _traced(record: Record, clip: Any) -> Any:
+    @functools.wraps(clip)
+    def traced(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(parameters, torch.Tensor):
+            parameters = list(parameters)
+        with untraced(), torch.no_grad():
+            norm = _norm([parameters] if isinstance(parameters, torch.Tensor) else parameters)
+        record(GradientClip(norm))
+        return clip(parameters, *args, **kwargs)
+
+    return traced
+
+
+def _norm(parameters: Iterable[torch.Tensor]) -> float:
+    gradients = [whole(one.grad) for one in parameters if one.grad is not None]
+    squares = [float((one.to_dense() if one.is_sparse else one).double().norm()) ** 2 for one in gradients]
+    return float(sum(squares) ** 0.5)

@@ -6,12 +6,22 @@ from collections.abc import Callable, Sequence
 
 from retrofit.verify.checks.data.split import split_fault
 from retrofit.verify.checks.finding import Finding, first_few
+from retrofit.verify.checks.training.differences import (
+    GRADIENTS,
+    LOSS,
+    PARAMETERS,
+    first_difference,
+    gradient_ratio,
+    rank_losses,
+    reference_loss,
+)
+from retrofit.verify.checks.training.learning_rate import SAME, lr_fault
+from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.evidence import Run, Runs, relative_difference
-from retrofit.verify.trace.events import SimilarityProduct, UncontrolledDraw, ValidCount
+from retrofit.verify.trace.events import BatchSelection, SimilarityProduct, UncontrolledDraw, ValidCount
 
-from .differences import GRADIENTS, LOSS, PARAMETERS, first_difference, gradient_ratio, rank_losses, reference_loss
-from .learning_rate import SAME, lr_fault
-from .ranks_agree import disagreement
+from .clipped import clipping_fault
+from .weighted_mean import counts_by_losses
 
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
 IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weights after the same step
@@ -35,6 +45,8 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or _from_earlier(runs, quantity, step, tolerance, coupled)
         or _from_rate(runs, quantity, step)
         or _from_scale(runs, step)
+        or _from_clipping(runs, quantity, step)
+        or _from_buffers(runs, step, tolerance)
         or _from_batch_composition(runs, step, tolerance, coupled)
         or _unknown(runs, quantity, step)
     )
@@ -112,6 +124,27 @@ def _from_scale(runs: Runs, step: int) -> Finding | None:
     return None
 
 
+def _from_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
+    """Return the buffers that were not those of one process before this step, where weights and gradients were."""
+    many, reference = runs["many"].main, runs["reference"].main
+    for number in range(step):
+        ours, theirs = many.steps[number].buffers, reference.steps[number].buffers
+        apart = [
+            name
+            for name, buffer in ours.items()
+            if name in theirs
+            and any(relative_difference(a, b, abs(buffer[0])) > tolerance for a, b in zip(buffer, theirs[name]))
+        ]
+        if apart:
+            message = f"the model's buffers are computed from each rank's own samples: {first_few(apart)} (a codebook,"
+            return Finding(f"{message} a running mean) differ from those of one process after step {number}", "RF401")
+    return None
+
+
+def _from_clipping(runs: Runs, quantity: str, step: int) -> Finding | None:
+    return None if quantity == LOSS else clipping_fault(runs, step)
+
+
 def _is_close(ratio: float | None, expected: float) -> bool:
     return ratio is not None and relative_difference(ratio, expected) < CLOSE
 
@@ -135,21 +168,31 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
     pairs = Finding("the loss compares the samples of a batch, and each rank has its share of them only", "RF303")
     if _has_pairs(many, step) and not (is_between and uneven):
         return pairs
+    selections = sorted({event.op for rank in many.ranks for event in rank.of(BatchSelection) if event.step == step})
+    if selections and not uneven:
+        name = first_few(selections)
+        return Finding(
+            f"the loss compares the samples of a batch ({name}), and each rank has its share of them", "RF303"
+        )
     places = coupled() if differs or uneven else []
     if places:
         message = f"the loss couples the samples of a batch ({first_few(places)}), and each rank has its share of them"
         return Finding(message, "RF309")
     if uneven:
-        shown = ", ".join(map(str, counts or [rank.rows_per_step[step] for rank in many.ranks]))
+        shown = ", ".join(f"{one:g}" for one in counts or [rank.rows_per_step[step] for rank in many.ranks])
         return Finding(f"each rank averages over its own elements ({shown}), and DDP averages those means", "RF302")
     if not differs or _uncontrolled(runs):
         return None
-    if is_between:
-        return Finding("the loss of one process lies between those of the ranks: each averages over its share", "RF302")
-    return pairs
+    share = counts_by_losses(losses, alone)
+    if share is not None:
+        message = f"each rank averages over its own elements, of which rank 0 has {share[0]} of {share[1]}"
+        return Finding(f"{message}: so weighted, the ranks' losses give that of one process", "RF302")
+    if not is_between:
+        return pairs
+    return Finding("the loss of one process lies between those of the ranks, and is not their mean")
 
 
-def _valid_counts(many: Run, step: int) -> list[int]:
+def _valid_counts(many: Run, step: int) -> list[float]:
     """Return the valid elements of each rank's losses in a step; empty where none were counted."""
     counts = [[event.count for event in rank.of(ValidCount) if event.step == step] for rank in many.ranks]
     if not all(counts):
