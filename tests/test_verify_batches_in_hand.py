@@ -83,3 +83,40 @@ def test_batches_that_are_skipped_or_drawn_ahead_keep_their_own_draws(tmp_path: 
     status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
     assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
     assert status == 0, report["conclusion"]
+
+
+STEP = """\
+        optimizer.zero_grad()
+        (ddp(x + 0.1 * torch.randn_like(x)) - y).pow(2).mean().backward()
+        optimizer.step()
+"""
+LOOPS = {
+    "micro batches": """\
+        optimizer.zero_grad()
+        for k in range(0, len(x), 2):
+            part, wanted = x[k : k + 2], y[k : k + 2]
+            loss = (ddp(part + 0.1 * torch.randn_like(part)) - wanted).pow(2).mean()
+            (loss * 2 / len(x)).backward()
+        optimizer.step()
+""",
+    "another order": """\
+        order = torch.arange(len(x) - 1, -1, -1)
+        x, y = x[order], y[order]
+"""
+    + STEP,
+    "batches that are kept": """\
+        kept = [*kept, (x, y)][-2:]
+        x, y = kept[0]
+"""
+    + STEP,
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name[0] == "b")) for name in LOOPS])
+def test_parts_of_a_batch_draw_what_the_whole_draws(name: str, tmp_path: Path) -> None:
+    assert SCRIPT.count(STEP) == 1
+    text = SCRIPT.replace(STEP, LOOPS[name]).replace("    ddp.train()\n", "    ddp.train()\n    kept = []\n")
+    (tmp_path / "train.py").write_text(text)
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+    assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
+    assert status == 0, report["conclusion"]

@@ -13,7 +13,7 @@ from traced_block import SEEDS, Events, controlled_block, in_float64
 
 from retrofit.distributed import get_rank, get_world_size
 from retrofit.verify.trace.computation.operators import OperatorTrace
-from retrofit.verify.trace.events import UncontrolledDraw
+from retrofit.verify.trace.events import RowDraw, UncontrolledDraw
 
 
 @pytest.fixture
@@ -210,13 +210,14 @@ def test_a_draw_of_any_size_advances_the_stream_equally(controlled):
     assert all(torch.equal(state, after[0]) for state in after)
 
 
-def test_explicit_generators_and_draws_outside_a_batch_are_unchanged(events):
+def test_draws_outside_a_batch_are_unchanged_and_a_generator_advances_as_it_would(events):
     rows = []
 
     def draw():
         torch.manual_seed(3)
         own = torch.Generator().manual_seed(4)
-        return [torch.rand(6, 2), torch.rand(6, 2, generator=own), torch.empty(6).normal_(generator=own)]
+        drawn = [torch.rand(6, 2), torch.rand(6, 2, generator=own), torch.empty(6).normal_(generator=own)]
+        return [*drawn, own.get_state()]
 
     natural = draw()
     with OperatorTrace(events, True, lambda: rows):
@@ -227,6 +228,17 @@ def test_explicit_generators_and_draws_outside_a_batch_are_unchanged(events):
         uncontrolled = draw()
     for values in (outside, uncontrolled):
         assert all(torch.equal(value, expected) for value, expected in zip(values, natural))
-    assert not torch.equal(inside[0], natural[0])
-    assert all(torch.equal(value, expected) for value, expected in zip(inside[1:], natural[1:]))
-    assert events == []
+    assert not any(torch.equal(value, other) for value, other in zip(inside[:3], natural))
+    assert torch.equal(inside[3], natural[3])
+    assert events.of(UncontrolledDraw) == []
+
+
+def test_a_generator_of_the_scripts_own_draws_by_rows(events):
+    def drawn(rows, seed):
+        torch.manual_seed(0)
+        with OperatorTrace(events, True, lambda: rows):
+            return torch.randn(len(rows), 3, generator=torch.Generator().manual_seed(seed))
+
+    whole = drawn(SEEDS, 1)
+    assert torch.equal(torch.cat([drawn(SEEDS[:2], 2), drawn(SEEDS[2:], 3)]), whole)
+    assert [draw.stream for draw in events.of(RowDraw)] == ["generator"] * 3

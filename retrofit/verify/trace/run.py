@@ -40,7 +40,7 @@ from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
 from retrofit.verify.trace.randomness.rows import BatchRows
-from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, seed_library
+from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, in_main_thread, seed_library
 
 from .after_import import after_import
 from .events import ProcessExit, ProcessStart, ScriptError
@@ -93,7 +93,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     rows = BatchRows()
     streams = Streams(settings.seed, rows.leave)
     models = ModelTrace(rows.on_forward)
-    operators = OperatorTrace(recorder.record, settings.controlled, rows, rows.following, streams.key)
+    operators = OperatorTrace(recorder.record, settings.controlled, rows, rows.following, rows.keys)
     install_batchnorm(recorder.record, settings.controlled, rows)
     record_nondeterministic(recorder.record)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -101,7 +101,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
 
     def on_batch(batch: Any, seeds: list[int], is_own: bool = False, parts: Any = None) -> None:
         rows.add(batch, seeds, is_own, parts)
-        operators.new_batch()
+        if in_main_thread():
+            operators.new_batch()
 
     def on_second_epoch() -> None:
         is_first = not os.path.exists(settings.snapshot)  # a script may train several models: the folds of a set

@@ -13,17 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
-from retrofit.verify.trace.randomness.streams import stream_key
 
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
 from .precision import in_float64
 
 Run = Callable[[tuple, dict], Any]
-Reading = Callable[[Run], Run]
+Reading = Callable[[Any, Run], Run]
 
 
-def _as_it_is(run: Run) -> Run:
+def _as_it_is(func: Any, run: Run) -> Run:
     return run
 
 
@@ -32,9 +31,9 @@ class OperatorTrace(TorchDispatchMode):
 
     Controlled means: float32 is float64 (`precision`), and what is drawn at random for a sample does not depend on the
     rank or on the other samples of its batch (`draws`). `record` takes events; `rows()` returns the seeds of the
-    samples of the batch in hand, empty outside a batch; `reading(run)` is how to run an operator so that this is the
-    batch that it reads, and `key()` gives what a draw for its rows is made from. Enter it once, in the main thread; the
-    backward of CUDA tensors, which runs in a thread of its own, is seen too.
+    samples of the batch in hand, empty outside a batch; `reading(func, run)` is how to run an operator so that this is
+    the batch that it reads, and `keys()` gives what a draw for its rows is made from. Enter it once, in the main
+    thread; the backward of CUDA tensors, which runs in a thread of its own, is seen too.
     """
 
     supports_higher_order_operators = True
@@ -45,13 +44,13 @@ class OperatorTrace(TorchDispatchMode):
         controlled: bool,
         rows: Callable[[], list[int]],
         reading: Reading = _as_it_is,
-        key: Callable[[], int] = stream_key,
+        keys: Callable[[], list[int]] | None = None,
     ) -> None:
         super().__init__()
         self._record = record
         self._controlled = controlled
         self._reading = reading
-        self.draws = RowDraws(record, rows, key)
+        self.draws = RowDraws(record, rows, keys)
         self._evidence = ForwardEvidence(record, rows)
         self._runs: dict[Any, Run] = {}
         self._num_collectives = 0
@@ -80,7 +79,7 @@ class OperatorTrace(TorchDispatchMode):
             return self._collective(func)
         run: Run = natural
         if self._controlled:
-            run = self._reading(in_float64(func, self.draws.controlled(func, run)))
+            run = self._reading(func, in_float64(func, self.draws.controlled(func, run)))
         return self._evidence.watched(func, run)
 
     def _collective(self, func: Any) -> Run:

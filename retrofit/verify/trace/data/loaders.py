@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -25,7 +25,7 @@ from retrofit.verify.trace.events import (
     SampleContents,
     WorkerStreams,
 )
-from retrofit.verify.trace.randomness.streams import Streams, hash_generator, stream_hashes
+from retrofit.verify.trace.randomness.streams import Streams, hash_generator, in_main_thread, stream_hashes
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.settings import TraceSettings
 
@@ -209,13 +209,17 @@ class TracedIterator:
     def __next__(self) -> Any:
         trace = self.trace
         trace.streams.leave_batch()
+        if not self._is_open and not in_main_thread():
+            raise StopIteration
         if not self._is_begun:
             self._begin()
         if self._is_endless and trace.all_steps_done():
-            raise SystemExit(0)
+            self._end_script()
         # A run that continues inside the first epoch ends it where the run before did.
         before = trace.settings.batches_done if self.epoch == self.repeat == 0 else 0
-        if not self._is_endless and 0 < trace.settings.steps <= (before + self.steps) * 2:
+        # A thread that draws ahead is some batches before the steps, a number that is another one in each run.
+        made = self.steps if in_main_thread() else self.num_drawn
+        if not self._is_endless and 0 < trace.settings.steps <= (before + made) * 2:
             self.end(capped=True)
             raise StopIteration
         self._samples, self._contents = [], {}
@@ -246,7 +250,7 @@ class TracedIterator:
         self.epoch = trace.epochs_before(self.key)
         if self.epoch > 0 and torch.is_grad_enabled():
             if trace.all_steps_done():
-                raise SystemExit(0)  # all that was asked for, the last epoch's evaluation and checkpoint included
+                self._end_script()  # all that was asked for, the last epoch's evaluation and checkpoint included
             if self.epoch == 1:
                 trace.on_second_epoch()
         self.repeat = trace.repeats.get((self.key, self.epoch), 0)
@@ -257,6 +261,13 @@ class TracedIterator:
         if self.is_map:
             replayed = self._trace_order(replayed)
         self._trace_items(replayed)
+
+    def _end_script(self) -> NoReturn:
+        """End the script; in a thread that draws ahead only this pass, because the script would wait for it."""
+        if in_main_thread():
+            raise SystemExit(0)
+        self._is_open = False
+        raise StopIteration
 
     def _describe(self, repeat: int) -> None:
         loader, trace = self.loader, self.trace

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from retrofit.distributed.data.random_state import mix_seed
+from retrofit.distributed.data.random_state import get_rng_state, mix_seed
 from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.events import Record, RowDraw, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Place, RowLayout
-from .streams import hash_state, stream_key
+from .streams import drawing, hash_state, stream_key
 
 Run = Callable[[tuple, dict], Any]
 
@@ -36,20 +36,21 @@ _OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER)
 class RowDraws:
     """Runs random operators of a batch so that each row has its own stream.
 
-    A row's stream is seeded by its seed (`rows()`) and by one number (`key()`) that each operator takes from torch's
-    CPU stream, whatever it draws: where that stream is the same on all ranks at the start of a batch, it stays so. (A
-    counter would do as well, but activation checkpointing, which repeats draws, restores only the streams.) A generator
-    of the caller's own advances as it would. Outside a batch draws are left as they are. A draw in which no rows are to
-    be found is recorded as an UncontrolledDraw, one for rows as a RowDraw, once per operator and place.
+    A row's stream is seeded by its seed (`rows()`) and by a number that is another one for each draw (`keys()`, by
+    row). Unless these are given, each operator takes one from torch's CPU stream, whatever it draws. A generator of the
+    caller's own advances as it would. Outside a batch draws are left as they are. A draw in which no rows are to be
+    found is recorded as an UncontrolledDraw, one for rows as a RowDraw, once per operator and place.
     """
 
-    def __init__(self, record: Record, rows: Callable[[], list[int]], key: Callable[[], int] = stream_key) -> None:
+    def __init__(
+        self, record: Record, rows: Callable[[], list[int]], keys: Callable[[], list[int]] | None = None
+    ) -> None:
         self.may_pick: Callable[[], bool] = bool  # whether a draw of numbers may be that of the next batch
         self.parts: Callable[[], list[list[int]]] = lambda: [list(range(len(rows())))]  # the rows of each rank
         self._record = record
         self.rows = rows
-        self.key = key
-        self.own_state: Callable[[str], str | None] = lambda stream: None  # of the process's own streams
+        self.keys = keys or (lambda: [stream_key()] * len(rows()))
+        self.own_state: Callable[[str, Any], str | None] = lambda stream, present: None  # before the batch
         self.in_model: Callable[[], bool] = bool  # whether a forward pass is being run
         self._reported: set[tuple[str, str]] = set()
         self._noted: set[tuple[str, str]] = set()
@@ -70,7 +71,7 @@ class RowDraws:
         if place is None or (name in _INDEX_DRAWS and shape[place.dim] in args[:2]):
             self._report(name, torch.Size(shape))
         if place is not None:
-            self._note(name, "numpy", lambda: self.own_state("numpy"))
+            self._note(name, "numpy", lambda: self.own_state("numpy", get_rng_state()["numpy"]))
         return place
 
     def controlled(self, func: Any, run: Run) -> Run:
@@ -81,7 +82,12 @@ class RowDraws:
         is_random = torch.Tag.nondeterministic_seeded in func.tags or name in _UNTAGGED
         if not is_random or "backward" in name:
             return run
-        return lambda args, kwargs: self._draw(func, name, args, kwargs)
+
+        def draw(args: tuple, kwargs: dict) -> Any:
+            with drawing:
+                return self._draw(func, name, args, kwargs)
+
+        return draw
 
     def _draw(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         rows, own = self.rows(), kwargs.get("generator")
@@ -91,23 +97,23 @@ class RowDraws:
             return func(*args, **kwargs)
         if own is not None:
             return self._draw_from(own, func, name, args, kwargs)
-        key = self.key()
+        keys = self.keys()
         generator = _default_generator(args, kwargs)
         state = generator.get_state()
         try:
-            generator.manual_seed(mix_seed(key))
+            generator.manual_seed(mix_seed(keys[0]))
             result = func(*args, **kwargs)
             tensor = result[0] if isinstance(result, (tuple, list)) else result
             if name in _PARTNERS and _is_index_into(name, func, args, len(rows)) and tensor.shape == (len(rows),):
-                self._draw_partners(name, tensor, rows, key, generator)
+                self._draw_partners(name, tensor, rows, keys, generator)
                 return result
             place = self._find_rows(name, tensor.shape)
             if place is None or _is_index_into(name, func, args, tensor.shape[place.dim]):
                 self._report(name, tensor.shape)
             if place is not None:
                 stream = "cuda" if generator.device.type == "cuda" else "torch"
-                self._note(name, stream, lambda: self.own_state(stream))
-                self._draw_rows(func, args, kwargs, result, place, key, generator)
+                self._note(name, stream, lambda: self.own_state(stream, state))
+                self._draw_rows(func, args, kwargs, result, place, keys, generator)
             return result
         finally:
             generator.set_state(state)
@@ -120,20 +126,27 @@ class RowDraws:
         if place is None:
             return result
         self._note(name, "generator", lambda: hash_state(before))
-        key, generator = self.key(), _default_generator(args, kwargs)
+        keys, generator = self.keys(), _default_generator(args, kwargs)
         state = generator.get_state()
         try:
-            self._draw_rows(func, args, {**kwargs, "generator": generator}, result, place, key, generator)
+            self._draw_rows(func, args, {**kwargs, "generator": generator}, result, place, keys, generator)
         finally:
             generator.set_state(state)
         return result
 
     def _draw_rows(
-        self, func: Any, args: tuple, kwargs: dict, result: Any, place: Place, key: int, generator: torch.Generator
+        self,
+        func: Any,
+        args: tuple,
+        kwargs: dict,
+        result: Any,
+        place: Place,
+        keys: list[int],
+        generator: torch.Generator,
     ) -> None:
         rows = self.rows()
         for row, seed in enumerate(rows):
-            generator.manual_seed(mix_seed(seed, key))
+            generator.manual_seed(mix_seed(seed, keys[row]))
             _draw_row(func, args, kwargs, result, place, row, len(rows))
 
     def _note(self, name: str, stream: str, state: Callable[[], str | None]) -> None:
@@ -146,10 +159,12 @@ class RowDraws:
         if found is not None:
             self._record(RowDraw(name, stream, found, f"{mix_seed(*self.rows()):x}", self.in_model(), where))
 
-    def _draw_partners(self, name: str, result: Any, rows: list[int], key: int, generator: torch.Generator) -> None:
+    def _draw_partners(
+        self, name: str, result: Any, rows: list[int], keys: list[int], generator: torch.Generator
+    ) -> None:
         """Draw for each row another of the same rank: no rank has those of the others."""
         for part in filter(None, self.parts()):
-            generator.manual_seed(mix_seed(key, *(rows[row] for row in part)))
+            generator.manual_seed(mix_seed(keys[part[0]], *(rows[row] for row in part)))
             own = torch.tensor(part, dtype=result.dtype, device=result.device)
             size, options = len(part), {"device": result.device, "generator": generator}
             chosen = torch.randperm(size, **options) if name == "randperm" else torch.randint(size, (size,), **options)

@@ -43,12 +43,12 @@ def _by_rows(draws: RowDraws, module: ModuleType, name: str, draw: Callable[...,
         place = None if shape is None else draws.place_of(name, shape, args)
         if shape is None or place is None:
             return draw(*args, **kwargs)
-        state, key = module.get_state(), draws.key()
+        state, keys = module.get_state(), draws.keys()
         own = [place.num_entries if dim == place.dim else length for dim, length in enumerate(shape)]
         try:
             result = draw(*args, **kwargs)
             for row, seed in enumerate(rows := draws.rows()):
-                module.seed(mix_seed(seed, key) % 2**32)
+                module.seed(mix_seed(seed, keys[row]) % 2**32)
                 entries = place.entries_of(row, len(rows), torch.device("cpu")).numpy()
                 part = draw(*own) if name in BY_LENGTHS else _with_size(name, draw, args, kwargs, own)
                 result[(slice(None),) * place.dim + (entries,)] = part

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from retrofit.distributed.ddp.gradients import in_backward
+
+from .parts import Held, held_by, joined, picked
+from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
 MOST_AHEAD = 100  # batches that a script draws before it computes with the first
 MOST_PARTS = 1000  # of a batch that are looked at
+MOST_DRAWS = 10_000  # that may be repeated
 
 
 class BatchRows:
@@ -24,12 +27,15 @@ class BatchRows:
     hand: an operator that reads a tensor of a batch, or one that was made from it outside of a model, takes that batch
     in hand. Within a forward pass the first such operator decides. Batches without tensors wait in a queue, and each
     forward pass takes the next; with an empty queue it is still the same batch (a second model, a second forward).
+    A slice of a batch has the rows of that part.
     """
 
     def __init__(self) -> None:
         self._current: list[int] = []
         self._queue: deque[list[int]] = deque()
-        self._batch_of: dict[int, tuple[StorageWeakRef, list[int]]] = {}  # by storage
+        self._batch_of: dict[int, Held] = {}  # by storage
+        self._num_draws: Counter[int] = Counter()  # by the seed of the row
+        self._keys: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         self._in_forward = self._is_decided = False
         self._is_own = self._is_spent = False
         self._parts_of: dict[tuple[int, ...], list[list[int]]] = {}  # by the seeds, of the last batches
@@ -42,14 +48,20 @@ class BatchRows:
 
         `parts`: the rows of each rank in a batch that is joined of theirs.
         """
+        with drawing:
+            self._add(batch, seeds, is_own, parts)
+
+    def _add(self, batch: Any, seeds: list[int], is_own: bool, parts: list[list[int]] | None) -> None:
         if parts:
             self._parts_of[tuple(seeds)] = parts
             while len(self._parts_of) > MOST_AHEAD:
                 del self._parts_of[next(iter(self._parts_of))]
         self._is_own, self._is_spent = is_own, False
-        self._batch_of = {key: value for key, value in self._batch_of.items() if not value[0].expired()}
+        self._batch_of = {key: held for key, held in self._batch_of.items() if not held.storage.expired()}
         tensors = list(_tensors_in(batch))
-        if not self._queue:
+        for seed in seeds:
+            self._num_draws.pop(seed, None)
+        if not self._queue and in_main_thread():
             self._current = seeds  # noise may be drawn before the forward pass
         if not any([self._note(tensor, seeds) for tensor in tensors]):
             self._queue.append(seeds)
@@ -57,6 +69,19 @@ class BatchRows:
     def parts(self) -> list[list[int]]:
         """Return the rows of the batch in hand, those of each rank apart."""
         return self._parts_of.get(tuple(self._current)) or [list(range(len(self._current)))]
+
+    def keys(self) -> list[int]:
+        """Return for each row in hand how many draws there were for it, this one not counted.
+
+        Activation checkpointing draws once more from the same state of torch's stream, and gets the same numbers.
+        """
+        place = (stream_key(), tuple(self._current))
+        if place not in self._keys:
+            if len(self._keys) >= MOST_DRAWS:
+                self._keys.clear()
+            self._keys[place] = [self._num_draws[seed] for seed in self._current]
+            self._num_draws.update(set(self._current))
+        return self._keys[place]
 
     def leave(self) -> None:
         """The script asks for the next batch, or is done: nothing is in hand. Batches drawn ahead keep waiting."""
@@ -82,40 +107,52 @@ class BatchRows:
         if begins and self._queue and not in_backward():
             self._current = self._queue.popleft()
 
-    def following(self, run: Run) -> Run:
+    def following(self, func: Any, run: Run) -> Run:
         """Return how to run an operator and see which batch it reads."""
+        name = func._schema.name.split("::")[1]
 
         def follow(args: tuple, kwargs: dict) -> Any:
             if not self._batch_of or (self._in_forward and self._is_decided) or in_backward():
                 return run(args, kwargs)
-            seeds = self._read(args)
+            seeds = self._read(name, args)
             if seeds is None:
                 return run(args, kwargs)
             self._current, self._is_decided = seeds, True
             result = run(args, kwargs)
             if not self._in_forward:
+                own = picked(name, args, seeds)
                 for tensor in _tensors_in(result):
-                    self._note(tensor, seeds)
+                    self._note(tensor, own, is_filled=name == "copy_")
             return result
 
         return follow
 
-    def _read(self, args: tuple) -> list[int] | None:
-        """Return the batch of the first tensor among the arguments that is known to be made from one."""
+    def _read(self, name: str, args: tuple) -> list[int] | None:
+        """Return the rows of the first tensor among the arguments that is known to be made from a batch."""
+        known = list(self._known(args[1:] if name == "copy_" else args))
+        if name == "cat" and len(known) == len(args[0]):
+            return joined(known, args[1] if len(args) > 1 else 0) or known[0][1]
+        return known[0][1] if known else None
+
+    def _known(self, args: tuple) -> Iterator[tuple[torch.Tensor, list[int]]]:
         for argument in args:
             for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
-                known = self._batch_of.get(_storage_of(tensor)) if isinstance(tensor, torch.Tensor) else None
-                if known is not None and not known[0].expired():
-                    return known[1]
-        return None
+                held = self._batch_of.get(_storage_of(tensor)) if isinstance(tensor, torch.Tensor) else None
+                if held is not None and not held.storage.expired():
+                    yield tensor, held.rows_in(tensor)
 
-    def _note(self, tensor: torch.Tensor, seeds: list[int]) -> bool:
-        """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again."""
+    def _note(self, tensor: torch.Tensor, seeds: list[int], is_filled: bool = True) -> bool:
+        """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again.
+
+        A view of memory that is known (not `is_filled`) tells nothing new.
+        """
         key = _storage_of(tensor)
         if key == 0:
             return False
-        known = self._batch_of.get(key)
-        self._batch_of[key] = (known[0] if known else StorageWeakRef(tensor.untyped_storage()), seeds)
+        with drawing:
+            known = self._batch_of.get(key)
+            if is_filled or known is None or known.storage.expired():
+                self._batch_of[key] = held_by(tensor, seeds)
         return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -15,6 +16,13 @@ import torch
 from retrofit.distributed.data.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
 
 OTHER_LIBRARIES = {"imgaug": "seed", "cv2": "setRNGSeed"}  # with random numbers of their own, by what seeds them
+
+
+drawing = threading.RLock()  # held while streams are put aside: a thread may load samples meanwhile
+
+
+def in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class Streams:
@@ -28,20 +36,24 @@ class Streams:
     def __init__(self, seed: int, on_leave: Callable[[], None]) -> None:
         self.seed, self._on_leave = seed, on_leave
         self._own: dict[str, Any] | None = None
-        self._place: tuple[int, ...] = ()  # of the batch that was given last, and keys drawn since it was left
-        self._num_keys = 0
         self._until_step = False
 
     def enter_batch(self, epoch: int, number: int, until_step: bool = False) -> None:
-        """From here on draw from the streams of this batch; `until_step`: until the next optimizer step at most."""
+        """From here on draw from the streams of this batch; `until_step`: until the next optimizer step at most.
+
+        A thread that draws batches ahead leaves the streams to the one that computes.
+        """
+        if not in_main_thread():
+            return
         self._until_step = until_step
         if self._own is None:
             self._own = get_rng_state()
-        self._place, self._num_keys = (epoch, number), 0
         _seed(mix_seed(self.seed, 4 if until_step else 1, epoch, number))
 
     def leave_batch(self) -> None:
         """Go back to the process's own streams, as they were left."""
+        if not in_main_thread():
+            return
         self._on_leave()
         if self._own is not None:
             set_rng_state(self._own)
@@ -52,20 +64,9 @@ class Streams:
         if self._until_step:
             self.leave_batch()
 
-    def key(self) -> int:
-        """Return the number from which a draw for the rows of a batch is made, the same on all ranks.
-
-        The last batches of a script that draws them ahead are computed with after the end of their pass, on the
-        process's own streams, which are others on each rank.
-        """
-        if self._own is not None or not self._place:
-            return stream_key()
-        self._num_keys += 1
-        return mix_seed(self.seed, 3, *self._place, self._num_keys)
-
-    def own_state(self, name: str) -> str | None:
-        """Return a hash of one of the process's own streams, as it was when the batch in hand was drawn."""
-        state = (self._own or get_rng_state()).get(name)
+    def own_state(self, name: str, present: Any) -> str | None:
+        """Return a hash of a stream of the process's own, before the batch in hand; of its present state outside."""
+        state = present if self._own is None else self._own.get(name)
         if state is None:
             return None
         return hash_state(state) if isinstance(state, torch.Tensor) else _short(repr(state).encode())
@@ -79,14 +80,15 @@ class Streams:
 
         No batch may be in hand (`leave_batch`): what a dataset draws belongs to one sample and not to rows.
         """
-        before = get_rng_state()
-        _seed(seed)
-        fresh = stream_hashes() if watch else {}
-        try:
-            item = load()
-            used = {name for name, value in stream_hashes().items() if fresh[name] != value} if watch else set()
-        finally:
-            set_rng_state(before)
+        with drawing:
+            before = get_rng_state()
+            _seed(seed)
+            fresh = stream_hashes() if watch else {}
+            try:
+                item = load()
+                used = {name for name, value in stream_hashes().items() if fresh[name] != value} if watch else set()
+            finally:
+                set_rng_state(before)
         return item, used
 
 

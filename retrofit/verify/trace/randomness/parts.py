@@ -1,0 +1,74 @@
+"""Rows of a batch that a tensor holds: all of them, a slice, or those that an index picks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class Held(NamedTuple):
+    """What is known of the memory of a tensor that was made from a batch."""
+
+    storage: StorageWeakRef
+    seeds: list[int]  # of the rows
+    offset: int  # of the first row
+    stride: int  # from one row to the next; 0 where the rows are not the entries of the first dimension
+
+    def rows_in(self, tensor: torch.Tensor) -> list[int]:
+        """Return the seeds of the rows in a view of this memory: `x[2:4]` has two. All, where that cannot be told."""
+        start, inner = divmod(int(tensor.storage_offset()) - self.offset, self.stride) if self.stride else (-1, 0)
+        if not 0 <= start < len(self.seeds):
+            return self.seeds
+        sizes = list(zip(tensor.shape, tensor.stride()))
+        if len(sizes) == 0 or inner + _extent(sizes) <= self.stride:
+            return self.seeds[start : start + 1]
+        step, rest = divmod(sizes[0][1], self.stride)
+        if rest or step < 1 or inner + _extent(sizes[1:]) > self.stride:
+            return self.seeds
+        part = self.seeds[start::step][: sizes[0][0]]
+        return part if len(part) == sizes[0][0] else self.seeds
+
+
+def held_by(tensor: torch.Tensor, seeds: list[int]) -> Held:
+    """Return what is known of the memory of a tensor with these rows."""
+    is_by_rows = tensor.dim() > 0 and tensor.shape[0] == len(seeds)
+    stride = tensor.stride(0) if is_by_rows else 0
+    return Held(StorageWeakRef(tensor.untyped_storage()), seeds, int(tensor.storage_offset()), stride)
+
+
+def picked(name: str, args: tuple, seeds: list[int]) -> list[int]:
+    """Return the rows of what an operator picks from a tensor with these rows, or in which order it puts them."""
+    if name == "index" and args[1] and isinstance(args[1][0], torch.Tensor):
+        return _at(seeds, args[1][0])
+    if name == "index_select" and args[1] == 0:
+        return _at(seeds, args[2])
+    if name == "flip" and 0 in args[1]:
+        return seeds[::-1]
+    if name == "roll" and list(args[2:3]) == [[0]] and seeds:
+        shift = args[1][0] % len(seeds)
+        return seeds[-shift:] + seeds[:-shift] if shift else seeds
+    return seeds
+
+
+def joined(parts: Sequence[tuple[torch.Tensor, list[int]]], dim: int) -> list[int] | None:
+    """Return the rows of tensors of other rows one after the other; None for views of the same, or other layouts."""
+    is_by_rows = dim == 0 and all(tensor.dim() and tensor.shape[0] == len(rows) for tensor, rows in parts)
+    if not is_by_rows or len(parts) < 2 or all(rows == parts[0][1] for _, rows in parts):
+        return None
+    return [row for _, rows in parts for row in rows]
+
+
+def _at(seeds: list[int], index: torch.Tensor) -> list[int]:
+    if index.dim() != 1 or (index.dtype == torch.bool and index.shape[0] != len(seeds)):
+        return seeds
+    places: list[Any] = index.nonzero().flatten().tolist() if index.dtype == torch.bool else index.tolist()
+    fits = all(-len(seeds) <= place < len(seeds) for place in places)
+    return [seeds[place] for place in places] if fits else seeds
+
+
+def _extent(sizes: Sequence[tuple[int, int]]) -> int:
+    """Return how many entries lie between the first and the last one, both counted."""
+    return sum((size - 1) * stride for size, stride in sizes if size > 0) + 1
