@@ -95,7 +95,7 @@ def add_run_options(group: Any) -> None:
         "--resume-args",
         type=shlex.split,
         metavar="ARGS",
-        help="arguments that continue from {checkpoint} (default: found in the script's --help)",
+        help="arguments that continue from {checkpoint}, or its {folder} (default: found in the script's --help)",
     )
     add("--device", choices=("auto", "cpu"), default="auto", help="cpu hides the GPUs (default: %(default)s)")
     add("--time-limit", type=float, default=600.0, metavar="S", help="seconds for each run (default: 600)")

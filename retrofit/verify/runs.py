@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from retrofit.verify.processes.interpreters import Interpreter, interpreters
@@ -25,7 +25,8 @@ from .checks.options import CheckOptions
 from .checks.training.differences import may_be_rounding, tolerance_of
 from .evidence import RankTrace, Run, load_run
 from .own_processes import meets_at_own_port, number_option, spawns, why_not_followed, with_number
-from .restart import Restart, plan_restart
+from .restarts.restart import Restart
+from .restarts.resumes import Resumes, on_one_process
 from .source.decisions import decision_tests
 from .verdict import FAIL
 
@@ -97,15 +98,17 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
         runs.by_name["many"] = _left_out(plan, problem)
         runs.commands.setdefault("many", "")
         return runs
-    restarts = _plan_restarts(plan, runs)
+    resumes = Resumes(plan, runs, plan.folder / SNAPSHOTS["many"], partial(_run, plan, runs, progress))
+    restarts = resumes.sure()
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
     if together or restarts:
         text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
         _run(plan, runs, progress, text, [*together, *restarts], restarts)
+    restarts = resumes.tried(restarts, judged_script(plan))
     if together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
         _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
     if _is_doubtful(runs.by_name, restarts):
-        _resume_alone(plan, runs, progress)
+        _resume_alone(plan, runs, progress, restarts)
     return runs
 
 
@@ -141,15 +144,15 @@ def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bo
     return is_another or any(not runs[name].finished for name in restarts)
 
 
-def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress) -> None:
+def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:
     """Stop and resume the script on one process, the one before the change if any: what it loses, the change cannot."""
     text = f"the script{' before the change' if plan.original else ''}, stopped and resumed on one process"
     _run(plan, runs, progress, text, ["alone"])
     alone = runs.by_name["alone"]
     parser = runs.by_name["original" if plan.original else "many"]
-    answer = plan_restart(plan.resume_arguments, alone, parser, plan.folder / SNAPSHOTS["alone"])
-    if isinstance(answer, Restart):
-        _run(plan, runs, progress, text, ["alone_resumed"], {"alone_resumed": answer})
+    restart = on_one_process(plan, alone, parser, plan.folder / SNAPSHOTS["alone"], made)
+    if restart is not None:
+        _run(plan, runs, progress, text, ["alone_resumed"], {"alone_resumed": restart})
 
 
 def _left_out(plan: Plan, reason: str) -> Run:
@@ -184,21 +187,6 @@ def _as_launched() -> dict[str, str]:
     port = str(free_port())
     numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     return {**numbers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
-
-def _plan_restarts(plan: Plan, runs: FinishedRuns) -> dict[str, Restart]:
-    """Return how to make the runs that continue from the checkpoint; note why those that cannot be made cannot."""
-    scripts = {"resumed": "many", "reload": "many", **({"reload_original": "original"} if plan.original else {})}
-    restarts: dict[str, Restart] = {}
-    for name, script in scripts.items():
-        answer = plan_restart(
-            plan.resume_arguments, runs.by_name["many"], runs.by_name[script], plan.folder / SNAPSHOTS["many"]
-        )
-        if isinstance(answer, Restart):
-            restarts[name] = answer
-        else:
-            runs.reasons[name] = answer
-    return restarts
 
 
 def _run(
@@ -296,8 +284,11 @@ def _first_gpus(number: int) -> str:
 
 def _from_start(plan: Plan, restart: Restart) -> list[str]:
     """Return the arguments that restart a script, with the path of the checkpoint as the folder of its start has it."""
-    path = os.path.relpath(restart.checkpoint, plan.start) if plan.start else restart.checkpoint
-    return [argument.replace(restart.checkpoint, path) for argument in restart.arguments]
+    if not plan.start:
+        return restart.arguments
+    path, folder = restart.checkpoint, os.path.dirname(restart.checkpoint)
+    arguments = [argument.replace(path, os.path.relpath(path, plan.start)) for argument in restart.arguments]
+    return [os.path.relpath(folder or ".", plan.start) if argument == folder else argument for argument in arguments]
 
 
 def judged_script(plan: Plan) -> Path:
