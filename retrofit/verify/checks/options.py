@@ -18,6 +18,7 @@ class CheckOptions:
     reasons: Mapping[str, str] = field(default_factory=dict)  # why a run was not made, by its name
     # The places where the loss couples the samples of a batch, asked for when a loss is not that of one process.
     coupled: Callable[[], Sequence[str]] = tuple
+    lists_own_figures: bool = False  # the script uses a runtime, which lists what rank 0 gives out of its own share
 
     def tolerance_for(self, dtype: str) -> float:
         return TOLERANCES.get(dtype, 1e-8) if self.tolerance is None else self.tolerance

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from retrofit.verify.trace.runtime import defines_mark
+from retrofit.verify.trace.runtime import PACKAGE, defines_mark
 from retrofit.verify.trace.settings import KEEPS, PARTS, DecisionTest
 
 MOST_FILES, MOST_BYTES = 3000, 500_000
@@ -36,6 +36,12 @@ def decision_tests(folder: Path, script: Path) -> dict[str, list[DecisionTest]]:
     decisions = _Decisions(files)
     found = {file.path: list(decisions.of(file)) for file in files}
     return {path: tests for path, tests in found.items() if tests}
+
+
+def uses_runtime(folder: Path) -> bool:
+    """Return whether a project has a runtime, in one file or as the installed package."""
+    files = [path for paths in _python_files(folder).values() for path in paths if path.is_file()]
+    return any(defines_mark(str(path)) or PACKAGE.encode() in path.read_bytes() for path in files)
 
 
 def _imported_files(folder: Path, script: Path) -> Iterator[_File]:

@@ -11,17 +11,21 @@ from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .printed_numbers import Value, values_after_evaluations
+from .training_figures import training_fault
 
 
 def metrics(runs: Runs, options: CheckOptions) -> Verdict:
     """Compare what rank 0 reports after each evaluation with what one process reports that has the same weights."""
     check, title = "metrics", "reported metrics are those of the whole data set"
     values = compared_values(runs, options)
-    if isinstance(values, str):
-        return not_applicable(check, title, values)
-    wrong = [(a, b) for a, b in values if not a.equals(b)]
+    wrong = [] if isinstance(values, str) else [(a, b) for a, b in values if not a.equals(b)]
     if wrong:
         return fail_with(check, title, _fault(runs, wrong))
+    of_training = training_fault(runs, options)
+    if of_training is not None:
+        return fail_with(check, title, of_training)
+    if isinstance(values, str):
+        return not_applicable(check, title, values)
     names = len({ours.name for ours, _ in values})
     return passed(
         check, title, f"{count(len(values), 'value')} of {count(names, 'name')} are the same", _own_values(runs)

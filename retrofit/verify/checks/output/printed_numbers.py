@@ -25,6 +25,7 @@ NUMBER = re.compile(
     re.IGNORECASE,
 )
 OF_TRAINING = re.compile(r"train|\blr\b|learning.rate", re.IGNORECASE)
+OF_RATE = re.compile(r"\blr\b|learning.rate", re.IGNORECASE)
 RELATIVE = 1e-6
 
 
@@ -48,21 +49,28 @@ class Value:
         return abs(self.number - other.number) <= max(RELATIVE * scale, self.rounding)
 
 
-def values_after_evaluations(rank: RankTrace) -> dict[str, list[Value]]:
+def values_after_evaluations(rank: RankTrace, leaves_out: re.Pattern[str] = OF_TRAINING) -> dict[str, list[Value]]:
     """Return the numbers given out between the end of an evaluation and the next training batch, by name, in order."""
     found: dict[str, list[Value]] = {}
     for start, end in _gaps(rank):
         for event in rank.events[start:end]:
-            for value in _values_of(event):
+            for value in _values_of(event, leaves_out):
                 found.setdefault(value.name, []).append(value)
     return found
+
+
+def training_values_after_evaluations(rank: RankTrace) -> dict[str, list[Value]]:
+    """Return those of these numbers that are of the training."""
+    of_both = values_after_evaluations(rank, OF_RATE)
+    others = values_after_evaluations(rank)
+    return {name: values for name, values in of_both.items() if name not in others}
 
 
 def all_values(rank: RankTrace) -> dict[str, list[Value]]:
     """Return the numbers that are given out in a run, those of the training too, by name, in order."""
     found: dict[str, list[Value]] = {}
     for event in rank.events:
-        for value in _values_of(event, leaves_out=re.compile(r"\blr\b|learning.rate", re.IGNORECASE)):
+        for value in _values_of(event, leaves_out=OF_RATE):
             found.setdefault(value.name, []).append(value)
     return found
 

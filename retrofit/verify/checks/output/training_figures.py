@@ -1,0 +1,78 @@
+"""Figures of the training that rank 0 gives out, against those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrofit.verify.checks.finding import Finding, not_made
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, initial_fault, tolerance_of
+from retrofit.verify.evidence import RankTrace, Runs
+from retrofit.verify.trace.events import BackwardCall
+
+from .printed_numbers import Value, all_values, training_values_after_evaluations
+
+FEW = 2  # values of one name: one alone is such a multiple by chance
+Pair = tuple[Value, Value]
+
+
+def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
+    """Return a figure of the training that is a multiple of that of one process, or a summary of one rank's share.
+
+    The loss of rank 0's last batch is not one: it is listed. A runtime lists by line what is rank 0's own.
+    """
+    if not_made(runs, "many", "reference") is not None:
+        return None
+    many, reference = runs["many"], runs["reference"]
+    tolerance = tolerance_of(many, options)
+    if many.world_size == 1 or initial_fault(runs, tolerance) is not None:
+        return None
+    apart = first_apart(runs, PARAMETERS, tolerance)
+    last_step = None if apart is None else apart.step
+    factors = [float(many.world_size)] + ([] if options.lists_own_figures else [1 / many.world_size])
+    for name, pairs in _pairs(all_values(many.main), all_values(reference.main), last_step):
+        factor = next((one for one in factors if _is_multiple(pairs, one)), None)
+        if factor is not None and len(pairs) >= FEW:
+            return _finding(name, f"{factor:g} times the figure of one process is given out", pairs[0], many.world_size)
+    if options.lists_own_figures:
+        return None
+    ours, theirs = (training_values_after_evaluations(run.main) for run in (many, reference))
+    for name, pairs in _pairs(ours, theirs, last_step):
+        wrong = [pair for pair in pairs if not pair[0].equals(pair[1]) and not _is_last_loss(many.main, pair[0])]
+        if wrong:
+            text = "a figure of the whole training is given out that is of rank 0's share only, or averaged otherwise"
+            return _finding(name, text, wrong[0], many.world_size)
+    return None
+
+
+def _pairs(
+    ours: dict[str, list[Value]], theirs: dict[str, list[Value]], last_step: int | None
+) -> Iterator[tuple[str, list[Pair]]]:
+    """Yield the values of each name with those of one process, as long as both have the same weights."""
+    for name, values in ours.items():
+        both = zip(values, theirs.get(name, []))
+        pairs = [(a, b) for a, b in both if a.step == b.step and (last_step is None or a.step <= last_step)]
+        if pairs:
+            yield name, pairs
+
+
+def _is_multiple(pairs: list[Pair], factor: float) -> bool:
+    """Return whether each value is this multiple, and some are further from the other one than their digits tell."""
+    scaled = all(
+        abs(a.number - factor * b.number) <= max(1e-6 * abs(a.number), a.rounding + factor * b.rounding)
+        for a, b in pairs
+    )
+    return scaled and any(abs(a.number - b.number) > 100 * max(a.rounding, b.rounding, 1e-9) for a, b in pairs)
+
+
+def _is_last_loss(rank: RankTrace, value: Value) -> bool:
+    """Return whether a value is the loss of a single batch of this rank, just before."""
+    losses = [event.loss for event in rank.of(BackwardCall) if event.step == value.step - 1]
+    allowed = max(1e-6 * abs(value.number), value.rounding)
+    return any(abs(value.number - loss) <= allowed for loss in losses)
+
+
+def _finding(name: str, text: str, pair: Pair, world_size: int) -> Finding:
+    a, b = pair
+    value = f"{a.text} with {world_size} processes, {b.text} with 1"
+    return Finding(f"{name}: {text}", "RF401", max(a.step - 1, 0), value)

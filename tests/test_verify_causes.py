@@ -1,0 +1,82 @@
+"""`retrofit verify` names the causes of wrong gradients and of figures that are not those of all ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verify_command import judge
+from verify_plain_script import ARGUMENTS, OPTIONS, write_script
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+LOSS = "            loss = criterion(model(x), y)\n"
+STEP = "            optimizer.step()\n"
+REDUCE_AGAIN = """\
+            if world > 1:
+                for parameter in net.parameters():
+                    dist.all_reduce(parameter.grad)
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+"""
+TRAIN_LOSS = "mean_over_ranks(total, len(loader))\n"
+SPOILED = {
+    "a free parameter": (
+        [
+            (
+                "    optimizer = torch.optim.SGD(model.parameters(),",
+                "    scale = nn.Parameter(torch.ones(()))\n"
+                "    optimizer = torch.optim.SGD([*model.parameters(), scale],",
+            ),
+            (LOSS, "            loss = criterion(scale * model(x), y)\n"),
+        ],
+        "ranks_agree",
+        "RF211",
+    ),
+    "gradients that are averaged, then added up": (
+        [(STEP, REDUCE_AGAIN + STEP)],
+        "gradients",
+        "RF301",
+    ),
+    "a choice among the samples": (
+        [(LOSS, "            loss = F.cross_entropy(model(x), y, reduction='none').topk(len(x) // 4).values.mean()\n")],
+        "loss",
+        "RF303",
+    ),
+    "a mean over the elements of each rank that a mask leaves": (
+        [
+            (
+                LOSS,
+                "            mask = (y > 0).float()\n"
+                "            loss = (F.cross_entropy(model(x), y, reduction='none') * mask).sum() / mask.sum()\n",
+            )
+        ],
+        "loss",
+        "RF302",
+    ),
+    "a training loss of rank 0": ([("= " + TRAIN_LOSS, "= total / len(loader)\n")], "metrics", "RF401"),
+    "a training loss that is added up over the ranks": (
+        [("= " + TRAIN_LOSS, "= world * " + TRAIN_LOSS)],
+        "metrics",
+        "RF401",
+    ),
+}
+SOUND = {
+    "clipping": [(STEP, "            nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP)],
+    "the last loss of rank 0": [("train loss {train_loss:.5f}", "last train loss {loss.item():.5f}")],
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_the_cause_is_named(name: str, tmp_path: Path) -> None:
+    edits, check, cause = SPOILED[name]
+    write_script(tmp_path, *edits)
+    status, report = judge(tmp_path, OPTIONS, ARGUMENTS)
+    verdict = next(verdict for verdict in report["verdicts"] if verdict["check"] == check)
+    assert (status, verdict["status"], verdict["cause"]) == (1, "FAIL", cause), verdict
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_right_passes(name: str, tmp_path: Path) -> None:
+    write_script(tmp_path, *SOUND[name])
+    status, report = judge(tmp_path, OPTIONS, ARGUMENTS)
+    assert status == 0, report["conclusion"]
