@@ -19,6 +19,7 @@ from retrofit.verify.trace.events import (
     ParserUse,
     ProcessExit,
     ScriptError,
+    TraceError,
     event_of,
     line_of,
     line_start,
@@ -26,6 +27,7 @@ from retrofit.verify.trace.events import (
 
 NESTED = [
     ProcessExit(1, ScriptError("ValueError", "no such thing\nat all", "train.py:3 in main", "Traceback ...")),
+    TraceError(ScriptError("KeyError", "'x'", "data/loaders.py:12 in _begin", "Traceback ...")),
     ParserUse([ParserOption(["-b", "--batchsize"], "batchsize", True, "", None)], {"--local_rank": False}, True),
 ]
 

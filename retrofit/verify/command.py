@@ -9,13 +9,14 @@ import shlex
 import shutil
 import sys
 import tempfile
+import traceback
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrofit.installation import missing_packages
 
-from .verdict import exit_status, printable
+from .verdict import EXIT_STATUS, INTERNAL_ERROR, exit_status, printable
 
 if TYPE_CHECKING:
     from .runs import Plan
@@ -31,7 +32,8 @@ examples:
   retrofit verify train.py --accept batchnorm --json -- --epochs 2 > verify.json
 
 exit status: 0 the same training: samples, losses, gradients and weights were compared; 1 a check failed; 2 wrong usage
-or nothing could be judged; 3 incomplete: nothing failed, but one of these four could not be compared
+or nothing could be judged; 3 incomplete: nothing failed, but one of these four could not be compared;
+4 an error of verify itself, which says nothing about the script
 """
 
 
@@ -123,6 +125,11 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"retrofit verify: error: {printable(error)}", file=sys.stderr)
         return 2
+    except Exception:
+        traceback.print_exc()
+        text = "this is an error of retrofit verify, not of the script; report it with the traceback above"
+        print(f"retrofit verify: error: {text}", file=sys.stderr)
+        return EXIT_STATUS[INTERNAL_ERROR]
     finally:
         if plan is not None and not args.keep:
             shutil.rmtree(plan.folder, ignore_errors=True)

@@ -17,7 +17,7 @@ from retrofit.verify.processes.launch import Launch, RunResult, free_port, run_t
 from retrofit.verify.processes.progress import Progress
 from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.processes.stacks import stack_summary
-from retrofit.verify.trace.events import SpawnCall
+from retrofit.verify.trace.events import SpawnCall, TraceError
 from retrofit.verify.trace.settings import TraceSettings
 
 from .checks.checkpoint.resume import resume
@@ -163,7 +163,8 @@ def _left_out(plan: Plan, reason: str) -> Run:
 
 def _may_need_launcher(one: Run) -> bool:
     """Return whether a script trained nothing on one process: with an error, or a message that torchrun is needed."""
-    return not one.num_steps and not one.hung and not one.timed_out and one.main.first(SpawnCall) is None
+    is_explained = one.hung or one.timed_out or one.main.first(SpawnCall) or one.main.first(TraceError)
+    return not one.num_steps and not is_explained
 
 
 def _launched(plan: Plan, runs: FinishedRuns, progress: Progress, text: str, names: Sequence[str]) -> Plan:

@@ -14,13 +14,14 @@ PASS = "PASS"
 FAIL = "FAIL"
 NOT_APPLICABLE = "NOT APPLICABLE"
 ACCEPTED = "ACCEPTED"  # a FAIL that the user suppresses (--accept CHECK)
-STATUSES = (PASS, FAIL, NOT_APPLICABLE, ACCEPTED)
+INTERNAL_ERROR = "INTERNAL ERROR"  # verify itself failed: nothing is said of the script
+STATUSES = (PASS, FAIL, NOT_APPLICABLE, ACCEPTED, INTERNAL_ERROR)
 # Of a whole report only:
 INCOMPLETE = "INCOMPLETE"  # nothing failed, and something that a PASS needs was not compared
 NOT_JUDGED = "NOT JUDGED"  # no check had anything to judge
 # What a PASS needs: the checks that compare it, and its name.
 COMPARED = {"shards": "samples", "loss": "losses", "gradients": "gradients", "parameters": "weights"}
-EXIT_STATUS = {PASS: 0, FAIL: 1, NOT_JUDGED: 2, INCOMPLETE: 3}
+EXIT_STATUS = {PASS: 0, FAIL: 1, NOT_JUDGED: 2, INCOMPLETE: 3, INTERNAL_ERROR: 4}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def failed(
 ) -> Verdict:
     """Return a FAIL."""
     return Verdict(check, title, FAIL, summary, step, value, cause, note)
+
+
+def internal_error(check: str, summary: str, error: str, trace: str) -> Verdict:
+    """Return an INTERNAL ERROR; `trace`: the traceback, for a report of it."""
+    return Verdict(check, "retrofit verify itself works", INTERNAL_ERROR, summary, value=error, note=trace)
 
 
 @dataclass(frozen=True)
@@ -122,10 +128,14 @@ def first_failure(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def overall_status(verdicts: Sequence[Verdict]) -> str:
-    """Return PASS, FAIL, INCOMPLETE (see `not_compared`), or NOT JUDGED when no check had anything to judge."""
+    """Return PASS, FAIL, INCOMPLETE (see `not_compared`), or NOT JUDGED when no check had anything to judge.
+
+    INTERNAL ERROR where verify itself failed, whatever the checks say: what they found may follow from it.
+    """
     statuses = {verdict.status for verdict in verdicts}
-    if FAIL in statuses:
-        return FAIL
+    for status in (INTERNAL_ERROR, FAIL):
+        if status in statuses:
+            return status
     if not statuses & {PASS, ACCEPTED}:
         return NOT_JUDGED
     return INCOMPLETE if not_compared(verdicts) else PASS
@@ -147,6 +157,12 @@ def conclusion(report: Report) -> str:
     """Return the one line that the whole report adds up to."""
     verdicts, took = report.verdicts, duration(report.seconds)
     status, total = overall_status(verdicts), len(verdicts)
+    if status == INTERNAL_ERROR:
+        error = next(verdict for verdict in verdicts if verdict.status == INTERNAL_ERROR)
+        return (
+            f"{INTERNAL_ERROR}: this is an error of retrofit verify, not of the script: {error.summary}; report it "
+            f"with the traceback above ({' '.join((error.value or '').split())[:200]})"
+        )
     if status == NOT_JUDGED:
         return f"{NOT_JUDGED}: none of {count(total, 'check')} had anything to compare, {took}"
     if status == INCOMPLETE:

@@ -6,6 +6,7 @@ already is named there, and not found again under another name.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,8 +32,10 @@ from retrofit.verify.checks.training.learning_rate import lr
 from retrofit.verify.checks.training.ranks_agree import ranks_agree
 from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs
-from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict
+from retrofit.verify.trace.events import TraceError
+from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict, internal_error
 
+from .finding import LABELS
 from .options import CheckOptions
 from .original import original
 
@@ -80,8 +83,30 @@ def run_checks(runs: Runs, options: CheckOptions | None = None) -> list[Verdict]
     unknown = sorted(options.accept - set(CHECKS))
     if unknown:
         raise ValueError(f"there is no check {', '.join(unknown)}; the checks are: {', '.join(CHECKS)}")
-    verdicts = [check(runs, options) for check in CHECKS.values()]
+    verdicts = [_made(name, runs, options) for name in CHECKS]
+    verdicts += _errors_of_the_trace(runs)
     return [
         replace(verdict, status=ACCEPTED) if verdict.status == FAIL and verdict.check in options.accept else verdict
         for verdict in verdicts
     ]
+
+
+def _made(name: str, runs: Runs, options: CheckOptions) -> Verdict:
+    """Return the verdict of a check, INTERNAL_ERROR where the check itself fails."""
+    try:
+        return CHECKS[name](runs, options)
+    except Exception as error:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return internal_error(name, f"the check {name} failed", f"{type(error).__name__}: {error}", text)
+
+
+def _errors_of_the_trace(runs: Runs) -> list[Verdict]:
+    """Return an INTERNAL_ERROR for what failed in the tracer, in the first run in which something did."""
+    for run in runs.values():
+        for rank in run.ranks:
+            for event in rank.of(TraceError):
+                error = event.error
+                where = f"{LABELS.get(run.name, run.name)}, rank {rank.rank}"
+                summary = f"the tracer failed at {error.where} ({where})"
+                return [internal_error("trace", summary, f"{error.type}: {error.message}", error.traceback)]
+    return []

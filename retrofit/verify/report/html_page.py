@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from retrofit.verify.verdict import (
     ACCEPTED,
     FAIL,
+    INTERNAL_ERROR,
     NOT_APPLICABLE,
     PASS,
     Report,
@@ -115,7 +116,7 @@ def _header(report: Report, status: str) -> Html:
 
 def _verdicts(verdicts: Iterable[Verdict], causes: Mapping[str, Rule]) -> Html:
     """Return the table of the checks, what needs attention first."""
-    order = (FAIL, ACCEPTED, PASS, NOT_APPLICABLE)
+    order = (INTERNAL_ERROR, FAIL, ACCEPTED, PASS, NOT_APPLICABLE)
     rows = [
         _element(
             "tr",

@@ -4,7 +4,7 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
 
     schema_version   1
     status           "PASS" | "FAIL" | "INCOMPLETE" (nothing failed, and `not_compared` is not empty)
-                     | "NOT JUDGED" (no check had anything to judge)
+                     | "NOT JUDGED" (no check had anything to judge) | "INTERNAL ERROR" (verify itself failed)
     conclusion       the last line of the terminal output
     not_compared     {"samples" | "losses" | "gradients" | "weights": reason}: what a PASS needs and is missing
     script           path, as given
@@ -12,7 +12,7 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     world_size       number of processes that were compared with one
     seconds          wall time of all runs and checks
     verdicts         [{check, title, status, summary, step, value, cause, note}, ...]
-                     status: "PASS" | "FAIL" | "NOT APPLICABLE" | "ACCEPTED"
+                     status: "PASS" | "FAIL" | "NOT APPLICABLE" | "ACCEPTED" | "INTERNAL ERROR" (note: the traceback)
                      step: first optimizer step (0-based) where it broke, or null; value, cause, note: str or null
     causes           {code: {name, explanation, remedy, in_torch}} of the rules that the verdicts name
     curves           {loss_1, loss_n, difference, parameter_difference, lr_1, lr_n: [number per optimizer step],

@@ -13,6 +13,7 @@ from retrofit.verify.verdict import (
     ACCEPTED,
     FAIL,
     INCOMPLETE,
+    INTERNAL_ERROR,
     NOT_APPLICABLE,
     NOT_JUDGED,
     PASS,
@@ -32,6 +33,7 @@ STYLES = {
     FAIL: "bold red",
     ACCEPTED: "yellow",
     NOT_APPLICABLE: "dim",
+    INTERNAL_ERROR: "bold red",
     INCOMPLETE: "bold yellow",
     NOT_JUDGED: "bold yellow",
 }
@@ -55,6 +57,8 @@ def print_report(report: Report, causes: Mapping[str, Rule], console: Console | 
     for verdict in _with(FAIL, report):
         console.print(_failure(verdict, causes, console.encoding), width=width)
         console.print()
+    for verdict in _with(INTERNAL_ERROR, report):
+        console.print(_text(f"{verdict.summary}: {verdict.value}\n{verdict.note}", console.encoding))
     for figure in report.own_figures:
         console.print(
             _text(f"rank 0's own share, not the figure of one process: {figure}", console.encoding), width=width

@@ -87,6 +87,17 @@ class ProcessExit(Event):
 
 
 @dataclass(frozen=True)
+class TraceError(Event):
+    """The tracer itself has failed at one place, and the script continues. Once per place, 10 per process at most."""
+
+    error: ScriptError  # `where` is the place in the tracer
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> Event:
+        return super().restored({**fields, "error": ScriptError(**fields["error"])})
+
+
+@dataclass(frozen=True)
 class LineRun(Event):
     """A line that the run was asked to watch is run for the first time."""
 

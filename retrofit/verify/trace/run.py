@@ -44,7 +44,7 @@ from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, i
 
 from .after_import import after_import
 from .events import ProcessExit, ProcessStart, ScriptError
-from .recorder import Recorder
+from .recorder import Recorder, is_of_tracer, own_errors_recorded
 from .runtime import is_in_runtime
 from .settings import TraceSettings
 
@@ -73,6 +73,8 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
         else:
             runpy.run_path(path, run_name="__main__")
     except BaseException as error:
+        if is_of_tracer(error):
+            recorder.record_failure(error)
         recorder.record(ProcessExit(_status(error), _describe(error, settings.project)))
         raise
     else:
@@ -107,7 +109,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     def on_second_epoch() -> None:
         is_first = not os.path.exists(settings.snapshot)  # a script may train several models: the folds of a set
         if settings.rank == 0 and settings.snapshot and is_first:
-            snapshot(Path(settings.project), Path(settings.snapshot))
+            with own_errors_recorded():
+                snapshot(Path(settings.project), Path(settings.snapshot))
 
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)

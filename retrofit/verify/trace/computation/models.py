@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from retrofit.distributed.ddp.unwrap import WRAPPER_PREFIXES
+from retrofit.verify.trace.recorder import own_errors_recorded
 
 
 class ModelTrace:
@@ -34,18 +35,22 @@ class ModelTrace:
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         self._depth += 1
-        if self._depth == 1 and next(module.parameters(), None) is not None:
-            if not any(module is model for model in self.models):
-                self.models.append(module)
-            self.on_call(module)
-            self._is_forward = True
-            self.on_forward(True)
+        if self._depth > 1:
+            return
+        with own_errors_recorded():
+            if next(module.parameters(), None) is not None:
+                if not any(module is model for model in self.models):
+                    self.models.append(module)
+                self.on_call(module)
+                self._is_forward = True
+                self.on_forward(True)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._depth -= 1
         if self._depth == 0 and self._is_forward:
             self._is_forward = False
-            self.on_forward(False)
+            with own_errors_recorded():
+                self.on_forward(False)
 
     def is_evaluating(self) -> bool:
         """Return whether all models, and some, are in evaluation mode."""

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
+from retrofit.verify.trace.recorder import record_failure
 
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
@@ -65,7 +66,21 @@ class OperatorTrace(TorchDispatchMode):
         run = self._runs.get(func)
         if run is None:
             run = self._runs[func] = self._prepare(func)
-        return run(args, kwargs or {})
+        try:
+            return run(args, kwargs or {})
+        except Exception as error:
+            return self._as_it_is(func, args, kwargs or {}, error)
+
+    def _as_it_is(self, func: Any, args: Any, kwargs: Any, error: Exception) -> Any:
+        """Run an operator that has failed as the script has called it: then the error is one of the trace."""
+        if not isinstance(func, torch._ops.OpOverload) or is_collective(func):
+            raise error
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            raise error from None
+        record_failure(error)
+        return result
 
     def _prepare(self, func: Any) -> Run:
         """Return how this operator is to be run: found once, because it is asked for every operator."""

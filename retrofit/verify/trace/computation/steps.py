@@ -20,7 +20,7 @@ from retrofit.verify.trace.events import (
     OptimizerStep,
     Record,
 )
-from retrofit.verify.trace.recorder import Recorder
+from retrofit.verify.trace.recorder import Recorder, own_errors_recorded
 from retrofit.verify.trace.runtime import batch_weight
 
 from .fingerprint import bit_hashes, joint_hash, norm_and_projection, whole
@@ -54,13 +54,17 @@ class StepTrace:
 
         @functools.wraps(backward)
         def traced_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            with untraced():
-                roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            if not isinstance(tensors, (torch.Tensor, tuple, list)):
+                tensors = tuple(tensors)  # of a generator, which gives its items once
+            with own_errors_recorded(), untraced():
+                given = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+                roots = [root for root in given if isinstance(root, torch.Tensor)]  # others are nodes of the graph
                 loss = batch_weight() * sum(float(root.detach().sum()) for root in roots)
-            self._losses.append(loss)
-            self.recorder.record(BackwardCall(loss))
+                self._losses.append(loss)
+                self.recorder.record(BackwardCall(loss))
             backward(tensors, *args, **kwargs)
-            self.on_backward()
+            with own_errors_recorded():
+                self.on_backward()
 
         torch.autograd.backward = traced_backward
 
@@ -75,12 +79,13 @@ class StepTrace:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_empty(optimizer):
             return
-        with untraced(), torch.no_grad():
+        with own_errors_recorded(), untraced(), torch.no_grad():
             if not any(optimizer is known for known in self.optimizers):
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
             self._gradients = [_of_gradient(parameter) for parameter in self._parameters(optimizer)]
-        self.on_step()
+        with own_errors_recorded():
+            self.on_step()
         if self.stop_before_first_step or self.loaders.is_without_end(self._number_of(optimizer)):
             raise SystemExit(0)
 
@@ -97,30 +102,33 @@ class StepTrace:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_empty(optimizer):
             return
-        parameters, number = self._parameters(optimizer), self._number_of(optimizer)
-        norms = [value[0] for value in self._gradients if value is not None]
-        with untraced(), torch.no_grad():
-            buffers = {name: whole(buffer) for name, buffer in self.models.buffers().items()}
-            fingerprints, parameter_hash, parameter_hashes = _of_parameters(parameters)
-            step = OptimizerStep(
-                optimizer=number,
-                number=self.recorder.step,
-                lr=[float(group["lr"]) for group in optimizer.param_groups],
-                losses=self._losses,
-                rows=self.loaders.rows(),
-                gradients=self._gradients,
-                gradient_norm=sum(norm * norm for norm in norms) ** 0.5,
-                parameters=fingerprints,
-                parameter_hash=parameter_hash,
-                parameter_hashes=parameter_hashes,
-                buffers={name: norm_and_projection(buffer) for name, buffer in buffers.items()},
-                buffer_hash=joint_hash(bit_hashes(list(buffers.values()))),
-                dtype=str(parameters[0].dtype).replace("torch.", "") if parameters else "none",
-            )
-        self.recorder.record(step)
+        number = self._number_of(optimizer)
+        with own_errors_recorded(), untraced(), torch.no_grad():
+            self.recorder.record(self._finished_step(optimizer, number))
         self.recorder.step += 1
         self._losses = []
         self.loaders.mark_step(number)
+
+    def _finished_step(self, optimizer: Any, number: int) -> OptimizerStep:
+        parameters = self._parameters(optimizer)
+        norms = [value[0] for value in self._gradients if value is not None]
+        buffers = {name: whole(buffer) for name, buffer in self.models.buffers().items()}
+        fingerprints, parameter_hash, parameter_hashes = _of_parameters(parameters)
+        return OptimizerStep(
+            optimizer=number,
+            number=self.recorder.step,
+            lr=[float(group["lr"]) for group in optimizer.param_groups],
+            losses=self._losses,
+            rows=self.loaders.rows(),
+            gradients=self._gradients,
+            gradient_norm=sum(norm * norm for norm in norms) ** 0.5,
+            parameters=fingerprints,
+            parameter_hash=parameter_hash,
+            parameter_hashes=parameter_hashes,
+            buffers={name: norm_and_projection(buffer) for name, buffer in buffers.items()},
+            buffer_hash=joint_hash(bit_hashes(list(buffers.values()))),
+            dtype=str(parameters[0].dtype).replace("torch.", "") if parameters else "none",
+        )
 
     def _number_of(self, optimizer: Any) -> int:
         return next(number for number, known in enumerate(self.optimizers) if known is optimizer)

@@ -71,7 +71,7 @@ def length_of(dataset: Any) -> int | None:
         return None
     try:
         return len(dataset)
-    except TypeError:
+    except Exception:  # a TypeError or NotImplementedError: it has none
         return None
 
 

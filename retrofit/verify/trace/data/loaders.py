@@ -15,7 +15,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
-from retrofit.verify.trace.computation.fingerprint import content_hash
 from retrofit.verify.trace.events import (
     BatchDrawn,
     EpochOrder,
@@ -26,7 +25,7 @@ from retrofit.verify.trace.events import (
     WorkerStreams,
 )
 from retrofit.verify.trace.randomness.streams import Streams, hash_generator, in_main_thread, stream_hashes
-from retrofit.verify.trace.recorder import Recorder
+from retrofit.verify.trace.recorder import Recorder, own_errors_recorded
 from retrofit.verify.trace.settings import TraceSettings
 
 from .contents import Contents
@@ -40,6 +39,7 @@ from .datasets import (
     script_lines,
 )
 from .replay import Replay
+from .sources import Pool, drawn_ahead, noting_items
 from .workers import worker_streams
 
 MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
@@ -206,6 +206,11 @@ class TracedIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_batches"], name)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of torch's own iterator: a script may ask for it."""
+        return type(self.__dict__["_batches"])
+
     def __next__(self) -> Any:
         trace = self.trace
         trace.streams.leave_batch()
@@ -228,6 +233,14 @@ class TracedIterator:
         except StopIteration:
             self.end(exhausted=True)
             raise
+        with own_errors_recorded():
+            batch = self._noted(batch)
+        self.num_drawn += 1
+        return batch
+
+    def _noted(self, batch: Any) -> Any:
+        """Record a batch that is given to the script, and take it in hand; return it as the script gets it."""
+        trace = self.trace
         own = [] if self._is_copy() else self._samples
         trace.recorder.record(BatchDrawn(self.id, self.num_drawn, own))
         if self._contents:
@@ -240,7 +253,6 @@ class TracedIterator:
             seeds = [trace.streams.sample_seed(self.epoch, name) for name in self._samples]
             parts = trace.replay.parts((self.key, self.epoch, self.repeat), self.num_drawn) if trace.replay else None
             trace.on_batch(batch, seeds, parts=parts)
-        self.num_drawn += 1
         return batch
 
     def _begin(self) -> None:
@@ -255,8 +267,15 @@ class TracedIterator:
                 trace.on_second_epoch()
         self.repeat = trace.repeats.get((self.key, self.epoch), 0)
         trace.repeats[self.key, self.epoch] = self.repeat + 1
-        self._describe(self.repeat)
-        self._start_workers()
+        with own_errors_recorded():
+            self._describe(self.repeat)
+        with own_errors_recorded():
+            self._start_workers()
+        with own_errors_recorded():
+            self._trace_samples()
+
+    def _trace_samples(self) -> None:
+        trace = self.trace
         replayed = trace.replay.batches((self.key, self.epoch, self.repeat)) if trace.replay else None
         if self.is_map:
             replayed = self._trace_order(replayed)
@@ -313,7 +332,7 @@ class TracedIterator:
         own, before = get_rng_state(), stream_hashes()
         source = self._batches._sampler_iter
         limit = min(_length_or_none(self.loader) or MOST_BATCHES, MOST_BATCHES)
-        order = list(islice(source, limit))
+        order, rest = drawn_ahead(source, limit)
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
         named = [[] if self._is_copy() else self._names(indices) for indices in order]
@@ -323,7 +342,7 @@ class TracedIterator:
             set_rng_state(own)
         if draws and replayed is None and self.trace.replay and not torch.is_grad_enabled():
             replayed = self._shuffled_evaluation(named)
-        self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, source)
+        self._batches._sampler_iter = iter(replayed) if replayed is not None else chain(order, further, rest)
         return replayed
 
     def _shuffled_evaluation(self, named: list[list[Any]]) -> list[list[Any]] | None:
@@ -335,8 +354,8 @@ class TracedIterator:
     def _trace_items(self, replayed: list[list[Any]] | None) -> None:
         fetcher = self._batches._dataset_fetcher
         if not self.is_map:
-            source = _Pool(fetcher.dataset_iter, replayed) if replayed is not None else fetcher.dataset_iter
-            fetcher.dataset_iter = _noting_items(source, self)
+            source = Pool(fetcher.dataset_iter, replayed) if replayed is not None else fetcher.dataset_iter
+            fetcher.dataset_iter = noting_items(source, self)
             if replayed is not None:
                 self._batches._sampler_iter = iter(replayed)
             return
@@ -376,7 +395,10 @@ class TracedIterator:
     def _probe(self) -> dict[str, str] | None:
         if not self.trace.settings.controlled or not self.is_map:
             return None
-        return self.trace.contents.probe(self.key, self.dataset)
+        try:
+            return self.trace.contents.probe(self.key, self.dataset)
+        except Exception:  # of the script's own data set, in a sample that the script need not have read
+            return None
 
     def end(self, exhausted: bool = False, capped: bool = False) -> None:
         """The iteration is over: it came to its end, was ended here, or the script has left it."""
@@ -392,30 +414,6 @@ class TracedIterator:
                 self.trace.collect(self)
         probe = self._probe() if trains else None
         self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
-
-
-class _Pool:
-    """Items of a stream in the order in which another run had them, found by their content."""
-
-    def __init__(self, items: Iterator[Any], replayed: list[list[Any]]) -> None:
-        self._items, self._wanted = items, iter([name for batch in replayed for name in batch])
-        self._waiting: dict[str, Any] = {}
-
-    def __iter__(self) -> _Pool:
-        return self
-
-    def __next__(self) -> Any:
-        name = next(self._wanted)
-        while name not in self._waiting:
-            item = next(self._items)
-            self._waiting[content_hash(item)] = item
-        return self._waiting[name]
-
-
-def _noting_items(items: Iterator[Any], iteration: TracedIterator) -> Iterator[Any]:
-    for item in items:
-        iteration._samples.append(content_hash(item))
-        yield item
 
 
 def in_float64(batch: Any) -> Any:
@@ -441,5 +439,5 @@ def _refilled(batch: Any, content: dict) -> Any:
 def _length_or_none(loader: DataLoader) -> int | None:
     try:
         return len(loader)
-    except TypeError:
+    except Exception:  # a TypeError or NotImplementedError, or what the script's own sampler raises
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from retrofit.verify.trace.events import OutputLine, Record
+from retrofit.verify.trace.recorder import own_errors_recorded
 
 from .parser import install_parser
 from .scalars import install_scalars
@@ -39,6 +40,11 @@ class RecordedStream:
 
     def write(self, text: str) -> int:
         count = self._stream.write(text)
+        with own_errors_recorded():
+            self._note(text)
+        return count
+
+    def _note(self, text: str) -> None:
         # No lock: one that another thread holds would stay locked in a process that is forked meanwhile.
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
@@ -46,7 +52,6 @@ class RecordedStream:
                 self._record(OutputLine(line[:MOST_CHARACTERS], self._name))
         if len(self._begun) > MOST_CHARACTERS:  # a bar without any line end must not grow here
             self._begun = "\r" * ("\r" in self._begun) + self._begun[:MOST_CHARACTERS]
-        return count
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from retrofit.verify.trace.events import LOCAL_RANK, ParserOption, ParserUse, Record
+from retrofit.verify.trace.recorder import own_errors_recorded
 
 MOST_CHOICES = 100
 
@@ -25,9 +26,10 @@ def install_parser(record: Record) -> None:
     def traced_known(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
         if id(self) not in known:
             known[id(self)] = self
-            accepts = {flag: flag in self._option_string_actions for flag in LOCAL_RANK}
-            options = [_option(action) for action in self._actions]
-            record(ParserUse(options, accepts, refuses_unknown=id(self) in strict))
+            with own_errors_recorded():
+                accepts = {flag: flag in self._option_string_actions for flag in LOCAL_RANK}
+                options = [_option(action) for action in self._actions]
+                record(ParserUse(options, accepts, refuses_unknown=id(self) in strict))
         return parse_known_args(self, *args, **kwargs)
 
     @functools.wraps(parse_args)
