@@ -21,6 +21,7 @@ from retrofit.verify.trace.events import SpawnCall, TraceError
 from retrofit.verify.trace.settings import TraceSettings
 
 from .checks.checkpoint.resume import resume
+from .checks.data.global_batch import is_divided_twice
 from .checks.options import CheckOptions
 from .checks.training.differences import may_be_rounding, tolerance_of
 from .evidence import RankTrace, Run, load_run
@@ -94,6 +95,10 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
     if plan.original is None and _may_need_launcher(runs.by_name["one"]):
         plan = _launched(plan, runs, progress, f"one process, {what}, with a launcher's variables", alone)
     plan, problem = _run_many(plan, runs, progress, alone)
+    if plan.batch_flag and problem is None and is_divided_twice(runs.by_name["many"], runs.by_name["one"]):
+        text = f"{plan.nproc} processes, without --batch-flag: the script divides its batch itself"
+        plan = replace(plan, batch_flag=None)
+        _run_again(plan, runs, progress, text, ["many"])
     if problem is not None:
         runs.by_name["many"] = _left_out(plan, problem)
         runs.commands.setdefault("many", "")

@@ -54,6 +54,13 @@ def global_batch_fault(runs: Runs) -> Finding | None:
     return None
 
 
+def is_divided_twice(many: Run, one: Run) -> bool:
+    """Return whether a step of all ranks takes as many samples as one process divided by their number."""
+    sizes, expected = _rows(many), _rows(one)
+    common = [opt for opt in sizes if opt in expected]
+    return bool(common) and all(sizes[opt] * many.world_size == expected[opt] for opt in common)
+
+
 def _rows(run: Run) -> dict[int, int]:
     """Return for each optimizer how many samples of all ranks its steps usually take; only those that take any."""
     sizes: dict[int, Counter[int]] = {}
