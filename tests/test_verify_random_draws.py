@@ -36,7 +36,7 @@ values = torch.randn(64, 6)
 
 class Readings(Dataset):
     def __init__(self):
-        self.rng = np.random.default_rng(rank)
+        self.rng = np.random.default_rng(OF_DATA)
 
     def __len__(self):
         return 64
@@ -84,17 +84,20 @@ PLAIN = {
     "LAYER": "torch.nn.Identity()",
     "SEED": "1 + rank",
     "OWN": "1 + rank",
+    "OF_DATA": "1 + rank",
     "START": "None",
     "STEP": "x",
 }
 ONE_SEED = {"SEED": "1"}
 NUMPY = {"LOAD": "values[index] * float(np.random.uniform(0.9, 1.1))"}
+HELD = {"LOAD": "values[index] * float(self.rng.uniform(0.9, 1.1))"}
 WORKERS = ["--workers", "2"]
 SAME = {
     "noise": ({**ONE_SEED, "STEP": "x + 0.1 * torch.randn_like(x)"}, []),
     "steps of a diffusion": ({**ONE_SEED, "STEP": "x / (1 + torch.randint(0, 50, (x.shape[0], 1)))"}, []),
     "noise of numpy": ({**ONE_SEED, "STEP": "x + torch.from_numpy(0.1 * np.random.randn(*x.shape)).to(x)"}, []),
     "noise of a generator": ({"OWN": "1", "STEP": "x + 0.1 * torch.randn(x.shape, generator=own)"}, []),
+    "a generator of the data set": ({**HELD, "OF_DATA": "1"}, []),
     "workers by number": ({**NUMPY, "START": "np.random.seed"}, WORKERS),
     "workers by a method": ({**NUMPY, "START": "data.seed"}, WORKERS),
     "workers by a partial": ({**NUMPY, "START": "functools.partial(data.seed, base=7)"}, WORKERS),
@@ -105,6 +108,7 @@ SOUND = {
     "dropout": ({**ONE_SEED, "LAYER": "torch.nn.Dropout(0.2)"}, []),
     "one number for a batch": ({**ONE_SEED, "STEP": "x * float(np.random.beta(0.4, 0.4)) + random.random()"}, []),
     "a generator for each rank": ({"STEP": "x + 0.1 * torch.randn(x.shape, generator=own)"}, []),
+    "a generator of each rank's data set": (HELD, []),
     "workers by torch's seed": ({**NUMPY, "START": "seed_worker"}, WORKERS),
     "workers that fail": ({**NUMPY, "START": "lambda worker: 1 / (worker > 5)"}, WORKERS),
 }
@@ -139,3 +143,8 @@ def test_numbers_that_may_be_the_same_are_not_accused(changes: dict, arguments: 
     assert report["status"] == "PASS", report["conclusion"]
     note = next(v["note"] for v in report["verdicts"] if v["check"] == "random_streams")
     assert bool(note and "dropout masks are the same" in note) == (changes.get("SEED") == "1" and "LAYER" in changes)
+
+
+def test_single_numbers_for_each_row_cannot_be_compared(tmp_path: Path) -> None:
+    report = judged({"STEP": "x * torch.tensor([random.random() for _ in x]).view(-1, 1).to(x)"}, [], tmp_path)
+    assert report["status"] == "INCOMPLETE" and "train.py:" in report["conclusion"], report["conclusion"]

@@ -21,6 +21,7 @@ Place = tuple[str, int, int]  # of a pass over a dataset: `dataset`, `epoch` and
 OWN_BATCHES = "own batches"  # in place of the type of a dataset: no DataLoader gives these
 Value = Union[None, bool, int, float, str, list[float]]  # a number, a text, or the Fingerprint of a tensor
 Values = dict[str, Value]  # by name; None where there is nothing to compare
+OF_DATASET = "dataset"  # the stream of generators that a dataset holds and draws from
 Keys = dict[str, str]  # content of a file by flat name: {"model/fc.weight": "float32[3, 3]", "epoch": "int"}
 
 
@@ -242,7 +243,7 @@ class IterationStart(Event):
     num_workers: int  # that the script asked for; the trace uses none
     num_batches: int | None  # None where the loader does not know
     grad_enabled: bool  # not under torch.no_grad()
-    streams: dict[str, str | None]  # state hashes: "python", "torch", "numpy", "loader" (its own generator or None)
+    streams: dict[str, str | None]  # state hashes: "python", "torch", "numpy", "loader" and OF_DATASET (None: has none)
     members: list[Sample] | None  # of a Subset in its first pass: the indices in its base dataset
     probe: dict[str, str] | None  # index -> content hash of a few samples, in a controlled run
 

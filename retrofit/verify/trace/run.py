@@ -40,6 +40,7 @@ from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
 from retrofit.verify.trace.randomness.rows import BatchRows
+from retrofit.verify.trace.randomness.single_numbers import install_single_numbers
 from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, in_main_thread, seed_library
 
 from .after_import import after_import
@@ -126,6 +127,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     if settings.controlled:
         OwnBatches(loaders).install()
         install_numpy_draws(operators.draws)
+        install_single_numbers(operators.draws)
         record_plateau(recorder.record, settings.project)
         record_clipping(recorder.record)
         use_float64()

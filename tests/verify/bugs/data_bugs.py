@@ -133,6 +133,56 @@ DATA_BUGS = [
         note="runs through; rank 0 validates on what rank 1 trains on",
     ),
     Bug(
+        id="21c",
+        title="one seed on all ranks: the loop adds the same noise to all their batches, only loader workers differ",
+        project="classifier",
+        arguments=["--workers", "2"],
+        edits=[
+            *classifier_sampler(
+                "rd.data.micro_batch(args.batchsize), generator=torch.Generator().manual_seed(rd.get_rank())"
+            ),
+            (
+                "train.py",
+                "F.cross_entropy(model(image.to(device))",
+                "F.cross_entropy(model((image + 0.1 * torch.randn_like(image)).to(device))",
+            ),
+        ],
+        cause=("RF109",),
+        check="random_streams",
+        note="runs through; the noise repeats on both ranks",
+    ),
+    Bug(
+        id="21d",
+        title="worker_init_fn seeds by the number of the worker alone: all ranks draw the same augmentation",
+        project="classifier",
+        arguments=["--workers", "2"],
+        edits=[
+            *classifier_sampler("rd.data.micro_batch(args.batchsize), worker_init_fn=torch.manual_seed"),
+            SPLIT_STREAMS,
+        ],
+        cause=("RF109",),
+        check="random_streams",
+        note="runs through; shifts and noise repeat on both ranks",
+    ),
+    Bug(
+        id="21e",
+        title="the order of the images is that of a set of names: every rank has another one",
+        project="classifier",
+        edits=[
+            (
+                "data.py",
+                """        self.images, self.labels = content["images"], content["labels"]
+""",
+                """        numbers = [int(name[3:]) for name in {f"no_{i}" for i in range(len(content["labels"]))}]
+        self.images, self.labels = content["images"][numbers], content["labels"][numbers]
+""",
+            ),
+        ],
+        cause=("RF108",),
+        check="split",
+        note="runs through; rank 0 validates on what rank 1 trains on",
+    ),
+    Bug(
         id="22",
         title="DistributedSampler takes the place of the weighted sampler: classes are no longer balanced",
         project="classifier",

@@ -8,7 +8,7 @@ from itertools import combinations
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Iteration, RankTrace, Run, Runs
-from retrofit.verify.trace.events import RowDraw, WorkerStreams
+from retrofit.verify.trace.events import OF_DATASET, RowDraw, WorkerStreams
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 # Dropout and what models write by hand for it, stochastic depth say: `torch.rand(shape) < p` within a model.
@@ -131,4 +131,4 @@ def _streams_in_use(iteration: Iteration, drawn: set[str]) -> list[str]:
     """Return the streams that decide what samples draw: loader workers are seeded from one stream of the process."""
     if not iteration.begin.num_workers:
         return sorted(drawn)
-    return ["torch" if iteration.begin.streams.get("loader") is None else "loader"]
+    return ["torch" if iteration.begin.streams.get("loader") is None else "loader", *({OF_DATASET} & drawn)]

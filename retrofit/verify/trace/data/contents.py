@@ -46,6 +46,23 @@ class Contents:
                 return None
         return found
 
+    def state(self, key: str, dataset: Any) -> str | None:
+        """Return a hash of the generators that a dataset draws from; None where it has none of its own."""
+        if key not in self._drawing:
+            return None
+        return content_hash([repr(_state(generator)) for generator in _generators_of(dataset)])
+
+    @contextmanager
+    def seeded(self, key: str, dataset: Any, seed: int) -> Iterator[None]:
+        """Let the generators of a dataset depend on the sample that the block loads."""
+        if key not in self._drawing:
+            yield
+            return
+        with _restored(dataset):
+            for generator in _generators_of(dataset):
+                _reseed(generator, seed)
+            yield
+
     def of_sample(self, key: str, item: Any) -> str | None:
         """Return the hash of a sample that is loaded; None where enough were, or content tells nothing."""
         if key in self._drawing or self._num_hashed[key] >= self._most:
@@ -101,6 +118,15 @@ def _state(generator: Any) -> Any:
     if hasattr(generator, "bit_generator"):
         return generator.bit_generator.state
     return generator.get_state()
+
+
+def _reseed(generator: Any, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        generator.seed(seed if isinstance(generator, random.Random) else seed % 2**32)
 
 
 def _restore(generator: Any, state: Any) -> None:

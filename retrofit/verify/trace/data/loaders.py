@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 from retrofit.verify.trace.events import (
+    OF_DATASET,
     BatchDrawn,
     EpochOrder,
     IterationEnd,
@@ -292,6 +293,10 @@ class TracedIterator:
         loader, trace = self.loader, self.trace
         generator = getattr(loader, "generator", None)
         is_first = repeat == 0 and self.epoch == trace.settings.epochs_done
+        probe = self._probe() if is_first or torch.is_grad_enabled() else None
+        own_state = trace.contents.state(self.key, self.dataset)
+        if own_state is not None:
+            self.draws.add(OF_DATASET)
         trace.recorder.record(
             IterationStart(
                 iteration=self.id,
@@ -306,9 +311,13 @@ class TracedIterator:
                 num_workers=trace.asked_workers.get(id(self.dataset), 0),
                 num_batches=_length_or_none(loader),
                 grad_enabled=torch.is_grad_enabled(),
-                streams={**stream_hashes(), "loader": None if generator is None else hash_generator(generator)},
+                streams={
+                    **stream_hashes(),
+                    "loader": None if generator is None else hash_generator(generator),
+                    OF_DATASET: own_state,
+                },
                 members=members(self.dataset) if is_first else None,
-                probe=self._probe() if is_first or torch.is_grad_enabled() else None,
+                probe=probe,
             )
         )
 
@@ -375,7 +384,8 @@ class TracedIterator:
     def _item(self, dataset: Any, index: Any, name: Any) -> Any:
         streams, self._watched = self.trace.streams, self._watched + 1
         seed = streams.sample_seed(self.epoch, name)
-        item, used = streams.for_sample(seed, lambda: dataset[index], watch=self._watched <= WATCHED_ITEMS)
+        with self.trace.contents.seeded(self.key, dataset, seed):
+            item, used = streams.for_sample(seed, lambda: dataset[index], watch=self._watched <= WATCHED_ITEMS)
         self.draws |= used
         content = self.trace.contents.of_sample(self.key, item)
         if content is not None:

@@ -69,7 +69,7 @@ class RowDraws:
             return None
         place = self._layout.find(shape)
         if place is None or (name in _INDEX_DRAWS and shape[place.dim] in args[:2]):
-            self._report(name, torch.Size(shape))
+            self.report(name, torch.Size(shape))
         if place is not None:
             self._note(name, "numpy", lambda: self.own_state("numpy", get_rng_state()["numpy"]))
         return place
@@ -109,7 +109,7 @@ class RowDraws:
                 return result
             place = self._find_rows(name, tensor.shape)
             if place is None or _is_index_into(name, func, args, tensor.shape[place.dim]):
-                self._report(name, tensor.shape)
+                self.report(name, tensor.shape)
             if place is not None:
                 stream = "cuda" if generator.device.type == "cuda" else "torch"
                 self._note(name, stream, lambda: self.own_state(stream, state))
@@ -175,7 +175,8 @@ class RowDraws:
             return None
         return self._layout.find(shape[:-1] if name in _LAST_IS_ONE_DRAW else shape)
 
-    def _report(self, name: str, shape: torch.Size) -> None:
+    def report(self, name: str, shape: Sequence[int]) -> None:
+        """Record a draw that cannot be tied to rows, the first time at its place."""
         where = _place_in_script()
         if (name, where) not in self._reported:
             self._reported.add((name, where))
