@@ -11,15 +11,20 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
+import jsonschema
 import pytest
 from PIL import Image
 from rich.console import Console
 
-from retrofit.rules.catalog import Rule
+from retrofit.rules.catalog import CATALOG, Rule
+from retrofit.verify.faults import faults
 from retrofit.verify.report.charts import NOT_DRAWN, RANK_COLOURS, SEVERAL, draw_charts
+from retrofit.verify.report.conclusion import conclusion
 from retrofit.verify.report.html_page import report_as_html, write_html
 from retrofit.verify.report.json_report import SCHEMA_VERSION, report_as_json
+from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, dialect_of, remedy
 from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import (
     ACCEPTED,
@@ -33,7 +38,6 @@ from retrofit.verify.verdict import (
     Report,
     RunRecord,
     Verdict,
-    conclusion,
     duration,
     exit_status,
     failed,
@@ -43,6 +47,7 @@ from retrofit.verify.verdict import (
     printable,
 )
 
+ROOT = Path(__file__).resolve().parents[1]
 CAUSES = {
     "RF103": Rule("RF103", "loader-not-sharded", "every rank reads the whole data set.", "shard.", "sampler."),
     "RF301": Rule("RF301", "mean-of-means", "ranks hold different numbers of valid elements " * 4, "divide.", "again."),
@@ -193,12 +198,13 @@ def test_a_page_with_unprintable_text_is_written(tmp_path):
 def test_the_page_says_what_the_report_says():
     shown = Page(report_as_html(a_report(), CAUSES)).words()
     for verdict in VERDICTS:
-        for part in (verdict.status, verdict.title, verdict.check, verdict.summary, verdict.value):
+        title = None if verdict.status == NOT_APPLICABLE else verdict.title
+        for part in (verdict.status, title, verdict.check, verdict.summary, verdict.value):
             assert part is None or part in shown
     for cause in CAUSES.values():
         assert f"{cause.code} {cause.name} {' '.join(cause.why.split())}" in shown and cause.remedy in shown
     assert "--name 'two words'" in shown and "Both runs computed in float64." in shown and "2.1.0" in shown
-    order = [shown.index(verdict.title) for verdict in sorted(VERDICTS, key=lambda one: one.status != FAIL)]
+    order = [shown.index(verdict.summary) for verdict in sorted(VERDICTS, key=lambda one: one.status != FAIL)]
     assert max(order[:2]) < min(order[2:]), "failures come first"
 
 
@@ -287,7 +293,9 @@ def test_drawing_does_not_change_matplotlib_settings():
 def test_matplotlib_is_imported_for_a_figure_only_and_without_its_windows():
     code = """
 import sys
+from retrofit.verify.report.conclusion import conclusion
 from retrofit.verify.report.html_page import report_as_html
+from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, dialect_of, remedy
 from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import Report
 assert "matplotlib" not in sys.modules
@@ -362,6 +370,8 @@ def test_every_failure_is_explained_in_80_columns():
     assert "value 1.2 with 2, 1.3 with 1" in words and "step 7 is the first optimizer step" in words
     assert last == conclusion(a_report())
     assert words.index("every run ends") < words.index("lr starts over, first at step 20") < words.index("cause RF103")
+    assert re.search(r"^n/a +1 check without anything +metric *$", text, re.MULTILINE)
+    assert "evaluates nothing" not in words
 
 
 def test_a_terminal_shows_colours_and_the_same_words():
@@ -382,12 +392,14 @@ def test_a_terminal_that_knows_ascii_only_gets_the_report():
 
 def test_an_unknown_cause_is_named_by_its_code():
     report = a_report(verdicts=[failed("x", "title", "summary", cause="RF999")])
-    assert "cause   RF999" in printed(report) and "RF999" in report_as_html(report, CAUSES)
+    assert "cause RF999" in " ".join(printed(report).split()) and "RF999" in report_as_html(report, CAUSES)
     assert json.loads(report_as_json(report, CAUSES))["causes"] == {}
 
 
 PASSED, FAILED, NO, TAKEN = (Verdict("c", "t", one, f"is\n{one}") for one in (PASS, FAIL, NOT_APPLICABLE, ACCEPTED))
-LATE, EARLY = dataclasses.replace(FAILED, step=4, summary="late"), dataclasses.replace(FAILED, step=0)
+LATE = dataclasses.replace(FAILED, check="late", step=4, summary="late", cause="RF301", place="train.py:9 in main")
+FOLLOWS = dataclasses.replace(FAILED, check="early", step=0, summary="follows from it (see late)")
+MORE = [dataclasses.replace(FAILED, check=f"more {number}", summary=f"more {number}") for number in range(3)]
 NEEDED = [passed(check, "t", "same") for check in COMPARED]
 SAME = "PASS: 2 processes train the same model as 1"
 FOUR = "samples, losses, gradients and weights compared"
@@ -399,9 +411,15 @@ CONCLUSIONS = [
         0,
         f"{SAME} apart from 1 accepted difference: {FOUR} (4 checks passed, 1 accepted), 43 s",
     ),
-    ([PASSED, FAILED], FAIL, 1, "FAIL: 1 of 2 checks failed: is FAIL"),
-    ([PASSED, LATE], FAIL, 1, "FAIL: 1 of 2 checks failed at step 4: late"),
-    ([FAILED, LATE, EARLY, NO], FAIL, 1, "FAIL: 3 of 4 checks failed, first at step 0: is FAIL"),
+    ([PASSED, FAILED], FAIL, 1, "FAIL: is FAIL. 1 of 2 checks failed, 43 s"),
+    ([PASSED, LATE], FAIL, 1, "FAIL: late (at train.py:9 in main, RF301, from step 4 on). 1 of 2 checks failed, 43 s"),
+    (
+        [FAILED, LATE, FOLLOWS, *MORE, NO],
+        FAIL,
+        1,
+        "FAIL: is FAIL. Also: late (at train.py:9 in main, RF301, from step 4 on). Also: more 0. "
+        "And 2 other faults. 6 of 7 checks failed, 43 s",
+    ),
     ([NO, NO], NOT_JUDGED, 2, "NOT JUDGED: none of 2 checks had anything to compare, 43 s"),
     ([], NOT_JUDGED, 2, "NOT JUDGED: none of 0 checks had anything to compare, 43 s"),
     (
@@ -427,6 +445,39 @@ def test_the_conclusion(verdicts, status, exit_code, sentence):
     assert conclusion(report) == sentence
     assert overall_status(verdicts) == status and exit_status(verdicts) == exit_code
     assert printed(report).rstrip("\n").split("\n")[-1] == sentence
+
+
+def test_faults_are_checks_of_one_cause():
+    found = faults([FAILED, FOLLOWS, LATE])
+    assert [fault.verdict for fault in found] == [FAILED, LATE]
+    assert [list(fault.explains) for fault in found] == [[], [FOLLOWS]]
+    steps = [dataclasses.replace(FAILED, check=check, summary=check) for check in ("loss", "gradients", "parameters")]
+    assert [len(fault.explains) for fault in faults(steps)] == [2]
+    steps[2] = dataclasses.replace(steps[2], cause="RF304")
+    assert [len(fault.explains) for fault in faults(steps)] == [1, 0]
+
+
+def test_a_remedy_has_the_words_of_what_distributes_the_script(tmp_path):
+    script = tmp_path / "train.py"
+    rule = CATALOG["RF105"]
+    for text, expected in (
+        ("import torch\nimport retrofit.distributed as rd\n", rule.remedy),
+        ("import torch\nfrom accelerate import Accelerator\n", "accelerator.gather_for_metrics"),
+        ("from lightning.fabric import Fabric\n", "fabric.setup_dataloaders"),
+        ("import torch.distributed as dist\n", rule.in_torch),
+    ):
+        script.write_text(text)
+        assert remedy(rule, dialect_of(script)).count(expected) == 1
+    (tmp_path / "multigpu.py").write_text('RETROFIT_RUNTIME = "1"\n')
+    assert dialect_of(script) == "" and {*IN_ACCELERATE, *IN_FABRIC} <= set(CATALOG)
+
+
+def test_a_report_fits_its_schema():
+    schema = json.loads((ROOT / "docs" / "verify_schema.json").read_text())
+    for report in pages().values():
+        jsonschema.validate(json.loads(report_as_json(report, CAUSES)), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(report_as_json(a_report(), CAUSES)), "status": "OK"}, schema)
 
 
 def test_durations():

@@ -36,6 +36,7 @@ class Verdict:
     value: str | None = None  # the values there: "loss 1.2345 with 2 processes, 1.2201 with 1"
     cause: str | None = None  # a key of retrofit.rules.catalog.CATALOG: "RF103"
     note: str | None = None  # what was controlled, or could not be judged
+    place: str | None = None  # the line of the script that shows it: "train.py:12 in main"
 
     def __post_init__(self) -> None:
         assert self.status in STATUSES, self.status
@@ -60,9 +61,10 @@ def failed(
     value: str | None = None,
     cause: str | None = None,
     note: str | None = None,
+    place: str | None = None,
 ) -> Verdict:
     """Return a FAIL."""
-    return Verdict(check, title, FAIL, summary, step, value, cause, note)
+    return Verdict(check, title, FAIL, summary, step, value, cause, note, place)
 
 
 def internal_error(check: str, summary: str, error: str, trace: str) -> Verdict:
@@ -108,6 +110,8 @@ class Report:
     module: str = ""  # the script was started as `python -m module`
     lines_run: Sequence[Sequence[str | int]] = ()  # by several processes, of the watched ones: [path, line]
     own_figures: Sequence[str] = ()  # what rank 0 prints or logs of its own share, where the training is the same
+    dialect: str = ""  # what distributes the script, a key of DIALECTS; "" = the runtime
+    made: Mapping[str, str] = field(default_factory=dict)  # the date, the kit's version, the project's commit
 
     @property
     def command(self) -> str:
@@ -119,12 +123,6 @@ class Report:
 def exit_status(verdicts: Sequence[Verdict]) -> int:
     """Return the exit status of the command: see EXIT_STATUS."""
     return EXIT_STATUS[overall_status(verdicts)]
-
-
-def first_failure(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the FAIL with the earliest step (the first listed of those, and of those without a step), if any."""
-    failures = [verdict for verdict in verdicts if verdict.status == FAIL]
-    return min(failures, key=lambda verdict: (verdict.step is None, verdict.step or 0), default=None)
 
 
 def overall_status(verdicts: Sequence[Verdict]) -> str:
@@ -151,46 +149,6 @@ def not_compared(verdicts: Sequence[Verdict]) -> dict[str, str]:
         elif by_check[check].status == NOT_APPLICABLE:
             missing[name] = by_check[check].summary
     return missing
-
-
-def conclusion(report: Report) -> str:
-    """Return the one line that the whole report adds up to."""
-    verdicts, took = report.verdicts, duration(report.seconds)
-    status, total = overall_status(verdicts), len(verdicts)
-    if status == INTERNAL_ERROR:
-        error = next(verdict for verdict in verdicts if verdict.status == INTERNAL_ERROR)
-        return (
-            f"{INTERNAL_ERROR}: this is an error of retrofit verify, not of the script: {error.summary}; report it "
-            f"with the traceback above ({' '.join((error.value or '').split())[:200]})"
-        )
-    if status == NOT_JUDGED:
-        return f"{NOT_JUDGED}: none of {count(total, 'check')} had anything to compare, {took}"
-    if status == INCOMPLETE:
-        return (
-            f"{INCOMPLETE}: not compared: {_grouped(not_compared(verdicts))}. What was compared is the same "
-            f"({counts(verdicts)}), {took}"
-        )
-    if status == FAIL:
-        first = first_failure(verdicts)
-        assert first is not None
-        number = sum(verdict.status == FAIL for verdict in verdicts)
-        where = "" if first.step is None else f"{', first' if number > 1 else ''} at step {first.step}"
-        return f"{FAIL}: {number} of {count(total, 'check')} failed{where}: {' '.join(first.summary.split())}"
-    accepted = sum(verdict.status == ACCEPTED for verdict in verdicts)
-    apart = f" apart from {count(accepted, 'accepted difference')}" if accepted else ""
-    verb = "trains" if report.world_size == 1 else "train"
-    return (
-        f"{PASS}: {count(report.world_size, 'process', 'processes')} {verb} the same model as 1{apart}: "
-        f"{listed(COMPARED.values())} compared ({counts(verdicts)}), {took}"
-    )
-
-
-def _grouped(reasons: Mapping[str, str]) -> str:
-    """Return "samples (no loader was used); losses and weights (no step was made)": names of one reason together."""
-    names: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        names.setdefault(" ".join(reason.split()), []).append(name)
-    return "; ".join(f"{listed(group)} ({reason})" for reason, group in names.items())
 
 
 def listed(names: Iterable[str]) -> str:

@@ -31,11 +31,13 @@ class Finding:
     step: int | None = None
     value: str | None = None
     note: str | None = None
+    place: str | None = None  # the line of the script that shows it: "train.py:12 in main"
     undecided: bool = False  # something that could not be controlled may have caused it
 
 
 def fail_with(check: str, title: str, fault: Finding) -> Verdict:
-    return failed(check, title, fault.summary, step=fault.step, value=fault.value, cause=fault.cause, note=fault.note)
+    details = {name: getattr(fault, name) for name in ("step", "value", "cause", "note", "place")}
+    return failed(check, title, fault.summary, **details)
 
 
 def not_made(runs: Runs, *names: str) -> str | None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from retrofit import __version__
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.output.own_figures import own_figures
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
-from retrofit.verify.runs import FinishedRuns, Plan
+from retrofit.verify.runs import FinishedRuns, Plan, judged_script
 from retrofit.verify.trace.events import LineRun, OptimizerStep
 from retrofit.verify.verdict import PASS, EpochCoverage, Report, RunRecord, Verdict, overall_status
+
+from .remedies import dialect_of
 
 CONTROLS = (
     "Everything runs in float64: the rounding of float32 grows tenfold per step in some networks and hides an error. "
@@ -27,6 +34,8 @@ CONTROLS = (
     "where the sampling differs.",
     "What differs by little is compared with one process that has the samples of each batch in another order: the "
     "rounding that a network multiplies does not count.",
+    "Each process has a hash seed of its own, and a clock that is 1.5 s later than that of the one before: the order "
+    "of a set, or a name by the time, is not the same by chance.",
     "Loader workers run inside the process, torch.compile is off, deterministic algorithms are on.",
 )
 CONTROLS_OF_ORIGINAL = (
@@ -52,6 +61,8 @@ def build_report(
         controls=[*CONTROLS, *([CONTROLS_OF_ORIGINAL] if plan.original else [])],
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
+        dialect=dialect_of(judged_script(plan)),
+        made=_made(plan.project),
         own_figures=[*own_figures(runs.by_name, tolerance)] if overall_status(verdicts) == PASS else [],
     )
 
@@ -116,6 +127,18 @@ def _environment(plan: Plan) -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "system": platform.platform(),
     }
+
+
+def _made(project: Path) -> dict[str, str]:
+    """Return when the report was made, by which version of the kit, and of which commit of the project."""
+    now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    made = {"Date": now, "Version": f"retrofit {__version__}"}
+    git = ["git", "-C", str(project), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    with suppress(OSError):
+        result = subprocess.run(git, capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            made["Commit"] = result.stdout.strip()
+    return made
 
 
 def _mean(values: Sequence[float]) -> float:

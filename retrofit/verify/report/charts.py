@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from retrofit.verify.verdict import EpochCoverage, Report, count, first_failure
+from retrofit.verify.verdict import FAIL, EpochCoverage, Report, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -221,11 +221,12 @@ def _finish(axes: Axes, report: Report, curves: Sequence[list[float]]) -> None:
         top = [0.97] * len(steps)
         style: dict[str, Any] = {"color": COLOURS["failure"], "marker": "x", "linestyle": "", "markersize": 5}
         axes.plot(steps, top, transform=axes.get_xaxis_transform(), label="NaN or infinite", **style)
-    first = first_failure(report.verdicts)
+    failed = (verdict.step for verdict in report.verdicts if verdict.status == FAIL)
+    first = min((step for step in failed if step is not None), default=None)
     length = max(len(values) for values in curves)
-    if first and first.step is not None and first.step < length:
-        label = f"first failure: step {first.step}"
-        axes.axvline(first.step, color=COLOURS["failure"], linewidth=1.2, linestyle=":", label=label)
+    if first is not None and first < length:
+        label = f"first failure: step {first}"
+        axes.axvline(first, color=COLOURS["failure"], linewidth=1.2, linestyle=":", label=label)
     margin = 0.02 * length
     axes.set_xlim(-margin, max(length - 1, 1) + margin)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

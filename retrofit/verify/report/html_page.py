@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrofit.verify.faults import Fault, faults
 from retrofit.verify.verdict import (
     ACCEPTED,
     FAIL,
@@ -18,7 +19,6 @@ from retrofit.verify.verdict import (
     Report,
     Verdict,
     cause_heading,
-    conclusion,
     count,
     counts,
     duration,
@@ -27,6 +27,8 @@ from retrofit.verify.verdict import (
 )
 
 from .charts import Chart, draw_charts
+from .conclusion import conclusion, meaning
+from .remedies import remedy
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
@@ -75,10 +77,12 @@ def report_as_html(report: Report, causes: Mapping[str, Rule]) -> str:
         _header(report, status),
         _element(
             "main",
-            _section("Checks", _verdicts(report.verdicts, causes)),
+            _faults(report, causes),
+            _section("Checks", _verdicts(report.verdicts)),
             _section("Curves and samples", _element("div", *map(_figure, draw_charts(report)), kind="figures")),
             _section("Runs", _runs(report)),
             _section("What was controlled", _controls(report)),
+            _rules(report, causes),
             _section("Environment", _facts(report.environment)),
         ),
     )
@@ -104,7 +108,10 @@ def _header(report: Report, status: str) -> Html:
         "Compared": f"{count(report.world_size, 'process', 'processes')} with 1",
         "Checks": counts(report.verdicts),
         "Time": duration(report.seconds),
+        **report.made,
     }
+    if meaning(report):
+        facts["Meaning"] = meaning(report)
     return _element(
         "header",
         _element("p", "retrofit verify", kind="product"),
@@ -114,40 +121,79 @@ def _header(report: Report, status: str) -> Html:
     )
 
 
-def _verdicts(verdicts: Iterable[Verdict], causes: Mapping[str, Rule]) -> Html:
-    """Return the table of the checks, what needs attention first."""
-    order = (INTERNAL_ERROR, FAIL, ACCEPTED, PASS, NOT_APPLICABLE)
+def _faults(report: Report, causes: Mapping[str, Rule]) -> Html:
+    """Return what is wrong, one card for each cause; nothing where no check failed."""
+    cards = [_fault(fault, report, causes) for fault in faults(report.verdicts)]
+    return _section("What is wrong", Html("".join(cards))) if cards else Html("")
+
+
+def _fault(fault: Fault, report: Report, causes: Mapping[str, Rule]) -> Html:
+    verdict = fault.verdict
+    rule = causes.get(verdict.cause or "")
+    facts: dict[str, str | None] = {"Where": verdict.place, "Value": verdict.value}
+    if verdict.step is not None:
+        facts["First step"] = str(verdict.step)
+    if verdict.cause:
+        heading = _element("strong", cause_heading(verdict.cause, causes))
+        link = Html(f'<a href="#{html.escape(verdict.cause)}">{heading.rstrip()}</a>') if rule else heading
+        facts["Cause"] = Html(link + _element("span", f" {rule.why}" if rule else ""))
+    if rule:
+        facts["Remedy"] = remedy(rule, report.dialect)
+    facts["Note"] = verdict.note
+    facts["Explains"] = ", ".join(other.title for other in fault.explains)
+    shown = {name: text for name, text in facts.items() if text}
+    return _element("article", _element("h3", verdict.summary), _facts(shown))
+
+
+def _rules(report: Report, causes: Mapping[str, Rule]) -> Html:
+    """Return the rules that the checks name, in all words: what the links of the page lead to."""
+    named = sorted({verdict.cause for verdict in report.verdicts if verdict.cause} & set(causes))
+    entries = []
+    for code in named:
+        rule = causes[code]
+        facts = {"Why": rule.why, "With the runtime": rule.remedy, "In plain torch": rule.in_torch}
+        heading = Html(f'<h3 id="{html.escape(code)}">{html.escape(printable(cause_heading(code, causes)))}</h3>\n')
+        entries.append(_element("article", heading, _facts(facts)))
+    return _section("Rules", Html("".join(entries))) if entries else Html("")
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Html:
+    """Return the table of the checks, what needs attention first; those with nothing to judge are one row."""
+    order = (INTERNAL_ERROR, FAIL, ACCEPTED, PASS)
+    judged = [verdict for verdict in verdicts if verdict.status != NOT_APPLICABLE]
+    without = [verdict for verdict in verdicts if verdict.status == NOT_APPLICABLE]
     rows = [
-        _element(
-            "tr",
-            _element("td", _element("span", verdict.status, kind="badge " + _kind(verdict.status))),
-            _element("th", verdict.title, _element("code", verdict.check)),
-            _element("td", _element("p", verdict.summary), _details(verdict, causes)),
-            kind=_kind(verdict.status),
-        )
-        for verdict in sorted(verdicts, key=lambda verdict: order.index(verdict.status))
+        _row(verdict.status, verdict.title, verdict.check, _element("p", verdict.summary) + _details(verdict))
+        for verdict in sorted(judged, key=lambda verdict: order.index(verdict.status))
     ]
+    if without:
+        reasons = _facts({verdict.check: verdict.summary for verdict in without})
+        rows.append(_row(NOT_APPLICABLE, f"{count(len(without), 'check')} without anything to judge", "", reasons))
     if not rows:
         return _element("p", "No check was made.")
     return _table(("Status", "Check", "Found"), rows, kind="checks")
 
 
-def _details(verdict: Verdict, causes: Mapping[str, Rule]) -> Html:
-    """Return where a check broke, the values there, why, and what to do; nothing for a check that is in order."""
+def _row(status: str, title: str, check: str, found: str) -> Html:
+    return _element(
+        "tr",
+        _element("td", _element("span", status, kind="badge " + _kind(status))),
+        _element("th", title, _element("code", check) if check else Html("")),
+        _element("td", Html(found)),
+        kind=_kind(status),
+    )
+
+
+def _details(verdict: Verdict) -> Html:
+    """Return where a check broke, the values there, and its note; nothing for a check that is in order."""
     facts: dict[str, str] = {}
-    if verdict.step is not None:
+    if verdict.status == ACCEPTED and verdict.step is not None:
         facts["First step"] = str(verdict.step)
-    if verdict.value:
+    if verdict.status == ACCEPTED and verdict.value:
         facts["Value"] = verdict.value
-    if verdict.cause:
-        heading = _element("strong", cause_heading(verdict.cause, causes))
-        cause = causes.get(verdict.cause)
-        facts["Cause"] = Html(heading + _element("span", f" {cause.why}" if cause else ""))
-        if cause:
-            facts["Remedy"] = cause.remedy
-            if cause.in_torch != cause.remedy:
-                facts["In plain torch"] = cause.in_torch
-    if verdict.note:
+    if verdict.cause and verdict.status in (FAIL, ACCEPTED):
+        facts["Cause"] = verdict.cause
+    if verdict.note and verdict.status != FAIL:
         facts["Note"] = verdict.note
     return _facts(facts)
 
@@ -236,9 +282,12 @@ h2 { font-size: 1.2em; margin: 32px 0 10px; }
 h3 { font-size: 1em; }
 code { font: 0.9em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap; }
 code span { display: inline-block; max-width: 100%; }
-header, table, figure, section > ul, section > dl, section > p {
+header, table, figure, article, section > ul, section > dl, section > p {
   background: var(--card); border: 1px solid var(--line); border-radius: 10px;
 }
+article { padding: 14px 22px; margin-bottom: 12px; }
+article h3 { margin-bottom: 8px; }
+a { color: inherit; }
 header { padding: 18px 22px 20px; border-left: 6px solid var(--none); }
 header.pass { border-left-color: var(--pass); }
 header.fail { border-left-color: var(--fail); }

@@ -6,14 +6,18 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     status           "PASS" | "FAIL" | "INCOMPLETE" (nothing failed, and `not_compared` is not empty)
                      | "NOT JUDGED" (no check had anything to judge) | "INTERNAL ERROR" (verify itself failed)
     conclusion       the last line of the terminal output
+    meaning          what a PASS means and does not mean; "" for another status
     not_compared     {"samples" | "losses" | "gradients" | "weights": reason}: what a PASS needs and is missing
     script           path, as given
     arguments        [str, ...] of the script
     world_size       number of processes that were compared with one
     seconds          wall time of all runs and checks
-    verdicts         [{check, title, status, summary, step, value, cause, note}, ...]
+    faults           [{summary, check, cause, place, step, value, remedy, explains}, ...]: what is wrong, each cause
+                     once, the checks that fail for the same reason in `explains`; empty unless the status is "FAIL"
+    verdicts         [{check, title, status, summary, step, value, cause, note, place}, ...]
                      status: "PASS" | "FAIL" | "NOT APPLICABLE" | "ACCEPTED" | "INTERNAL ERROR" (note: the traceback)
                      step: first optimizer step (0-based) where it broke, or null; value, cause, note: str or null
+                     place: the line of the script that shows it ("train.py:12 in main"), or null
     causes           {code: {name, explanation, remedy, in_torch}} of the rules that the verdicts name
     curves           {loss_1, loss_n, difference, parameter_difference, lr_1, lr_n: [number per optimizer step],
                      tolerance: number}; a curve that was not recorded is empty or missing
@@ -23,6 +27,10 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     own_figures      [str, ...]: numbers that rank 0 prints or logs, and that are not those of one process
     controls         [str, ...]: what was made comparable
     environment      {name: value}
+    dialect          what distributes the script: "" (the runtime) | "torch" | "accelerate" | "fabric"
+    made             {"Date", "Version", "Commit": text}: when, by which kit, of which commit of the project
+
+The schema for a program is docs/verify_schema.json.
 
 JSON has no NaN: a number that is not finite is the string "NaN", "Infinity" or "-Infinity", which Python's float()
 and JavaScript's Number() read.
@@ -36,7 +44,11 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict, conclusion, not_compared, overall_status
+from retrofit.verify.faults import Fault, faults
+from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict, not_compared, overall_status
+
+from .conclusion import conclusion, meaning
+from .remedies import remedy
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
@@ -52,12 +64,14 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "schema_version": SCHEMA_VERSION,
         "status": overall_status(report.verdicts),
         "conclusion": conclusion(report),
+        "meaning": meaning(report),
         "not_compared": not_compared(report.verdicts),
         "script": report.script,
         "module": report.module,
         "arguments": report.arguments,
         "world_size": report.world_size,
         "seconds": report.seconds,
+        "faults": [_fault(fault, report, causes) for fault in faults(report.verdicts)],
         "verdicts": report.verdicts,
         "causes": {
             code: {name: getattr(causes[code], field) for name, field in CAUSE_FIELDS.items()} for code in named
@@ -69,8 +83,21 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "own_figures": report.own_figures,
         "controls": report.controls,
         "environment": report.environment,
+        "dialect": report.dialect,
+        "made": report.made,
     }
     return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_lines(_plain(value))}" for key, value in content.items()) + "\n}"
+
+
+def _fault(fault: Fault, report: Report, causes: Mapping[str, Rule]) -> dict[str, Any]:
+    verdict = fault.verdict
+    rule = causes.get(verdict.cause or "")
+    names = ("summary", "check", "cause", "place", "step", "value")
+    return {
+        **{name: getattr(verdict, name) for name in names},
+        "remedy": remedy(rule, report.dialect) if rule else None,
+        "explains": [other.check for other in fault.explains],
+    }
 
 
 def _lines(value: Any) -> str:

@@ -1,14 +1,15 @@
-"""The report of `retrofit verify` in the terminal: a table of verdicts, each failure in full, the conclusion."""
+"""The report of `retrofit verify` in the terminal: a table of verdicts, each fault in full, the conclusion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from retrofit.verify.faults import Fault, faults
 from retrofit.verify.verdict import (
     ACCEPTED,
     FAIL,
@@ -20,10 +21,13 @@ from retrofit.verify.verdict import (
     Report,
     Verdict,
     cause_heading,
-    conclusion,
+    count,
     overall_status,
     printable,
 )
+
+from .conclusion import conclusion, meaning
+from .remedies import remedy
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
@@ -38,24 +42,25 @@ STYLES = {
     NOT_JUDGED: "bold yellow",
 }
 WORDS = {NOT_APPLICABLE: "n/a"}  # the other words are short enough for a column
-FIRST_COLUMN = 8  # characters: "ACCEPTED"
+FIRST_COLUMN = 10  # characters: "  explains"
 MAX_WIDTH = 120  # longer lines are hard to read
 
 
 def print_report(report: Report, causes: Mapping[str, Rule], console: Console | None = None) -> None:
-    """Print `report`: what is in order first, the failures last, where the eye is when the command has ended.
+    """Print `report`: what is in order first, the faults last, where the eye is when the command has ended.
 
     Lines fit the terminal, 80 columns where there is none. Colour only repeats what the words say, and no line is
     drawn with characters that a CI log would garble.
     """
     console = console or Console()
     width = min(console.width, MAX_WIDTH)
-    others = [verdict for status in (PASS, NOT_APPLICABLE, ACCEPTED) for verdict in _with(status, report)]
-    if others:
-        console.print(_table(others, console.encoding), width=width)
+    others = [verdict for status in (PASS, ACCEPTED) for verdict in _with(status, report)]
+    without = _with(NOT_APPLICABLE, report)
+    if others or without:
+        console.print(_table(others, without, console.encoding), width=width)
         console.print()
-    for verdict in _with(FAIL, report):
-        console.print(_failure(verdict, causes, console.encoding), width=width)
+    for fault in faults(report.verdicts):
+        console.print(_fault(fault, report.dialect, causes, console.encoding), width=width)
         console.print()
     for verdict in _with(INTERNAL_ERROR, report):
         console.print(_text(f"{verdict.summary}: {verdict.value}\n{verdict.note}", console.encoding))
@@ -63,6 +68,8 @@ def print_report(report: Report, causes: Mapping[str, Rule], console: Console | 
         console.print(
             _text(f"rank 0's own share, not the figure of one process: {figure}", console.encoding), width=width
         )
+    if meaning(report):
+        console.print(_text(meaning(report), console.encoding, "dim"), width=width)
     style = STYLES[overall_status(report.verdicts)]
     last = _text(conclusion(report), console.encoding, f"bold {style}")
     if console.is_terminal:
@@ -75,7 +82,8 @@ def _with(status: str, report: Report) -> list[Verdict]:
     return [verdict for verdict in report.verdicts if verdict.status == status]
 
 
-def _table(verdicts: Iterable[Verdict], encoding: str) -> Table:
+def _table(verdicts: Iterable[Verdict], without: Sequence[Verdict], encoding: str) -> Table:
+    """Return the checks that passed or were accepted, and in one line those that had nothing to judge."""
     table = _grid(show_header=True)
     table.columns[0].header, table.columns[1].header = "status", "check"
     table.columns[1].ratio = 2
@@ -86,24 +94,30 @@ def _table(verdicts: Iterable[Verdict], encoding: str) -> Table:
         if verdict.note:
             found.append_text(_text(f"\n{verdict.note}", encoding, "dim"))
         table.add_row(_word(verdict.status), _text(verdict.title, encoding), found)
+    if without:
+        names = ", ".join(verdict.check for verdict in without)
+        title = f"{count(len(without), 'check')} without anything to judge"
+        table.add_row(_word(NOT_APPLICABLE), title, _text(names, encoding))
     return table
 
 
-def _failure(verdict: Verdict, causes: Mapping[str, Rule], encoding: str) -> Table:
-    """Return the title of a FAIL and, under it, all that is known about it."""
-    cause = causes.get(verdict.cause or "")
+def _fault(fault: Fault, dialect: str, causes: Mapping[str, Rule], encoding: str) -> Table:
+    """Return what is wrong and, under it, all that is known about it."""
+    verdict = fault.verdict
+    rule = causes.get(verdict.cause or "")
     heading = cause_heading(verdict.cause, causes) if verdict.cause else ""
     rows = (
-        ("found", verdict.summary),
-        ("step", "" if verdict.step is None else f"{verdict.step} is the first optimizer step where it broke"),
+        ("where", verdict.place),
         ("value", verdict.value),
-        ("cause", f"{heading}: {cause.why}" if cause else heading),
-        ("remedy", cause.remedy if cause else ""),
-        ("in torch", cause.in_torch if cause and cause.in_torch != cause.remedy else ""),
+        ("step", "" if verdict.step is None else f"{verdict.step} is the first optimizer step where it broke"),
+        ("cause", f"{heading}: {rule.why}" if rule else heading),
+        ("remedy", remedy(rule, dialect) if rule else ""),
         ("note", verdict.note),
+        ("check", f"{verdict.check}: {verdict.title}"),
+        ("explains", ", ".join(other.check for other in fault.explains)),
     )
     grid = _grid()
-    grid.add_row(_word(FAIL), _text(verdict.title, encoding, "bold"))
+    grid.add_row(_word(FAIL), _text(verdict.summary, encoding, "bold"))
     for label, text in rows:
         if text:
             grid.add_row(Text(f"  {label}", "dim"), _text(text, encoding))

@@ -74,7 +74,8 @@ def _group_fault(many: Run, groups: list[GroupJoin]) -> Finding | None:
     if many.world_size == 1:
         return None
     if not groups and many.finished:
-        return Finding(f"no process group was created: {many.world_size} processes train on their own")
+        summary = f"no process group was created: {many.world_size} processes train on their own"
+        return Finding(summary, note="`retrofit convert` makes the changes that a script for one process needs")
     for event in groups:
         if event.world_size not in (None, many.world_size):
             value = f"{event.world_size} of {many.world_size} processes"

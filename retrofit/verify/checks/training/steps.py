@@ -34,6 +34,8 @@ TITLES = {
     PARAMETERS: "the weights after every step are those of one process",
 }
 
+VERBS = {LOSS: "the loss differs", GRADIENTS: "the gradients differ", PARAMETERS: "the weights differ"}
+
 
 def initial_state(runs: Runs, options: CheckOptions) -> Verdict:
     """Compare the weights before the first step, between the ranks and with one process."""
@@ -89,7 +91,7 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
         summary = f"cannot be judged: {reason_found.summary}"
         return not_applicable(quantity, title, summary, f"first difference at step {first.step}: {first.value}")
     size = f"{first.size:.1e}" if first.size < 1e6 else "without bound"
-    summary = f"differs by {size} (relative): {reason_found.summary}"
+    summary = f"{reason_found.summary}; {VERBS[quantity]} by {size} (relative)"
     return fail_with(quantity, title, Finding(summary, reason_found.cause, first.step, first.value))
 
 
