@@ -19,9 +19,9 @@ from PIL import Image
 from rich.console import Console
 
 from retrofit.rules.catalog import CATALOG, Rule
-from retrofit.verify.faults import faults
 from retrofit.verify.report.charts import NOT_DRAWN, RANK_COLOURS, SEVERAL, draw_charts
 from retrofit.verify.report.conclusion import conclusion
+from retrofit.verify.report.faults import faults
 from retrofit.verify.report.html_page import report_as_html, write_html
 from retrofit.verify.report.json_report import SCHEMA_VERSION, report_as_json
 from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, dialect_of, remedy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retrofit.verify.faults import Fault, faults
 from retrofit.verify.verdict import (
     ACCEPTED,
     COMPARED,
@@ -21,6 +20,8 @@ from retrofit.verify.verdict import (
     not_compared,
     overall_status,
 )
+
+from .faults import Fault, faults
 
 MEANING = (
     "PASS: in the steps that were run, {processes} drew the samples of one process and had its losses, gradients and "

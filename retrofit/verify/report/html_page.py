@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrofit.verify.faults import Fault, faults
 from retrofit.verify.verdict import (
     ACCEPTED,
     FAIL,
@@ -28,6 +27,7 @@ from retrofit.verify.verdict import (
 
 from .charts import Chart, draw_charts
 from .conclusion import conclusion, meaning
+from .faults import Fault, faults
 from .remedies import remedy
 
 if TYPE_CHECKING:

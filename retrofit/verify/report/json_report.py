@@ -44,10 +44,10 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from retrofit.verify.faults import Fault, faults
 from retrofit.verify.verdict import EpochCoverage, Report, RunRecord, Verdict, not_compared, overall_status
 
 from .conclusion import conclusion, meaning
+from .faults import Fault, faults
 from .remedies import remedy
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from retrofit.verify.faults import Fault, faults
 from retrofit.verify.verdict import (
     ACCEPTED,
     FAIL,
@@ -27,6 +26,7 @@ from retrofit.verify.verdict import (
 )
 
 from .conclusion import conclusion, meaning
+from .faults import Fault, faults
 from .remedies import remedy
 
 if TYPE_CHECKING:

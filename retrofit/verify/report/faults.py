@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .verdict import FAIL, Verdict
+from retrofit.verify.verdict import FAIL, Verdict
 
 SEEN_IN = re.compile(r"\(see (\w+)\)")
 # Weights follow from gradients, gradients from the loss: where no cause is known, it is one fault.
