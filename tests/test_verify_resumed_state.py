@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 from verify_command import judge
+from verify_evidence import change, cut, failures, order_of_epoch, redraw, run_of, sound_runs
+
+from retrofit.verify.checks import run_checks
+from retrofit.verify.trace.events import EpochOrder, IterationStart
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
@@ -196,3 +200,38 @@ def test_what_the_script_before_the_change_restores_is_a_fault_of_the_change(tmp
     status, verdicts = verdicts_of(tmp_path, edited(LOST["average"][0], ""), "--original", "before.py")
     assert (status, verdicts["resume"]["status"]) == (1, "FAIL")
     assert "so, too" in verdicts["resume"]["note"] and "one process" not in verdicts["resume"]["note"]
+
+
+@pytest.mark.parametrize("has_original", [True, False], ids=["as before the change", "of the script"])
+def test_a_resume_that_fails_on_one_process_too_is_judged_by_the_original(has_original: bool) -> None:
+    runs = sound_runs(original=has_original)
+    runs["alone"] = run_of("alone")
+    runs["alone_resumed"] = run_of("alone_resumed", epochs=(1,))
+    for name in ("reload", "reload_original"):
+        runs.pop(name, None)
+    for name in ("resumed", "alone_resumed"):
+        for rank in range(runs[name].world_size):
+            cut(runs[name], rank, IterationStart, 0, 1, ("RuntimeError", "size mismatch"))
+    verdicts = {verdict.check: verdict for verdict in run_checks(runs)}
+    if has_original:
+        assert failures(verdicts.values()) == {}
+        assert "before the change it does not resume on one process either" in verdicts["resume"].summary
+    else:
+        assert failures(verdicts.values()) == {"completes": None}
+        assert verdicts["completes"].note == "the script does the same on one process"
+
+
+@pytest.mark.parametrize("has_original", [True, False], ids=["as before the change", "of the script"])
+def test_an_order_that_begins_again_on_one_process_too_is_judged_by_the_original(has_original: bool) -> None:
+    """The run on one process has the batches of the one without the stop; its sampler says what it would have drawn."""
+    runs = sound_runs(original=has_original)
+    runs["alone"], runs["alone_resumed"] = run_of("alone"), run_of("alone_resumed", epochs=(1,))
+    runs["alone_resumed"].steps_before = runs["resumed"].steps_before
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0)[rank::2])
+    change(runs["alone_resumed"], EpochOrder, having={"iteration": 0}, batches=[order_of_epoch(0)])
+    (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "resume"]
+    assert verdict.status == ("NOT APPLICABLE" if has_original else "FAIL")
+    said = verdict.summary if has_original else verdict.note or ""
+    assert (
+        "not restored by the script before the change either" if has_original else "the same on one process"
+    ) in said
