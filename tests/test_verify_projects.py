@@ -28,7 +28,8 @@ NAMED_BY_VERIFY = {
     for code in re.findall(r'"(RF\d{3})"', path.read_text(encoding="utf-8"))
 }
 # The script fails or varies by itself; a batch whose loss is not a mean for another reason; two processes on one GPU.
-WITHOUT_A_BUG = {"RF001", "RF002", "RF309", "RF604"}
+# Steps of some ranks only, weights drawn again, folders named by clocks: they have tests of their own.
+WITHOUT_A_BUG = {"RF001", "RF002", "RF309", "RF604", "RF209", "RF213", "RF509"}
 
 
 def run(

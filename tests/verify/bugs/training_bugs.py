@@ -46,6 +46,30 @@ TRAINING_BUGS = [
         note="runs through; each rank trains its own model, accuracy jumps about (0.12, 0.76, 0.58)",
     ),
     Bug(
+        id="10b",
+        title="a factor that is trained outside of the wrapped model: its gradient is never averaged",
+        project="classifier",
+        edits=[
+            (
+                "train.py",
+                "    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4)\n",
+                """\
+    scale = torch.nn.Parameter(torch.ones((), device=device))
+    optimizer = torch.optim.SGD([*model.parameters(), scale], lr, momentum=0.9, weight_decay=5e-4)
+    optimizer.scale = scale
+""",
+            ),
+            (
+                "train.py",
+                "F.cross_entropy(model(image.to(device))",
+                "F.cross_entropy(optimizer.scale * model(image.to(device))",
+            ),
+        ],
+        cause=("RF211",),
+        check="ranks_agree",
+        note="runs through; each rank has a factor of its own",
+    ),
+    Bug(
         id="11",
         title="no_sync is off by one: the last micro batch of a step is not synchronised",
         project="classifier",
