@@ -29,7 +29,8 @@ class Contents:
         self._streams = streams
         self._most = HASHED_SAMPLES * num_ranks
         self._num_hashed: Counter[str] = Counter()
-        self._drawing: set[str] = set()  # keys of datasets that draw from generators of their own
+        # Keys of datasets that draw from generators of their own, and which of those that are found these are.
+        self._drawing: dict[str, list[int]] = {}
 
     def probe(self, key: str, dataset: Any) -> dict[str, str] | None:
         """Return the content of a few samples on streams of their own, without a trace in any stream."""
@@ -41,8 +42,9 @@ class Contents:
                 str(i): content_hash(load(i, functools.partial(dataset.__getitem__, i))[0])
                 for i in probe_indices(dataset)
             }
-            if draws():
-                self._drawing.add(key)
+            drawn = draws()
+            if drawn:
+                self._drawing[key] = drawn
                 return None
         return found
 
@@ -50,7 +52,8 @@ class Contents:
         """Return a hash of the generators that a dataset draws from; None where it has none of its own."""
         if key not in self._drawing:
             return None
-        return content_hash([repr(_state(generator)) for generator in _generators_of(dataset)])
+        states = [repr(_state(generator)) for generator in _generators_of(dataset)]
+        return content_hash([states[number] for number in self._drawing[key] if number < len(states)])
 
     @contextmanager
     def seeded(self, key: str, dataset: Any, seed: int) -> Iterator[None]:
@@ -74,11 +77,12 @@ class Contents:
 
 @contextmanager
 def _restored(dataset: Any) -> Iterator[Any]:
-    """Put the generators of a dataset back afterwards; what it gives tells whether they have been drawn from."""
+    """Put the generators of a dataset back afterwards; what it gives tells which of them have been drawn from."""
     generators = list(_generators_of(dataset))
     before = [_state(generator) for generator in generators]
     try:
-        yield lambda: any(repr(_state(one)) != repr(state) for one, state in zip(generators, before))
+        pairs = list(zip(generators, before))
+        yield lambda: [number for number, (one, state) in enumerate(pairs) if repr(_state(one)) != repr(state)]
     finally:
         for generator, state in zip(generators, before):
             _restore(generator, state)
