@@ -27,7 +27,9 @@ from retrofit.verify.trace.events import (
     EpochOrder,
     IterationEnd,
     IterationStart,
+    LoggedScalar,
     OptimizerStep,
+    OutputLine,
     RowDraw,
     SampleContents,
     WorkerStreams,
@@ -247,6 +249,13 @@ def padded_evaluation(runs):
         set_evaluated(runs[name], 0, [0, 1, 2, 3, 4])
     set_evaluated(runs["many"], 0, [0, 2, 4])
     set_evaluated(runs["many"], 1, [1, 3, 0])
+    give_out_no_figures(runs["many"])
+
+
+def give_out_no_figures(run):
+    """No figure shows that what is repeated is not counted."""
+    for kind in (OutputLine, LoggedScalar):
+        remove(run, kind)
 
 
 def evaluation_drops(runs):
@@ -255,6 +264,7 @@ def evaluation_drops(runs):
 
 def evaluation_overlaps(runs):
     set_evaluated(runs["many"], 1, [1, 3, 5, 0, 2])
+    give_out_no_figures(runs["many"])
 
 
 def evaluation_lost(runs):
