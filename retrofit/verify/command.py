@@ -147,14 +147,22 @@ def judge(plan: Plan, args: argparse.Namespace) -> Report:
 
     from .checks import CheckOptions, run_checks
     from .runs import judged_script, run_all
+    from .source.converted import is_converted
     from .source.coupled_losses import coupled_losses
     from .source.decisions import uses_runtime
 
     progress = Progress()
     runs = run_all(plan, progress)
     coupled = cache(lambda: coupled_losses(judged_script(plan)))
-    lists_own = uses_runtime(plan.folder / "one" / "project")
-    options = CheckOptions(args.tolerance, frozenset(args.accept), runs.reasons, coupled, lists_own)
+    project = plan.folder / "one" / "project"
+    options = CheckOptions(
+        args.tolerance,
+        frozenset(args.accept),
+        runs.reasons,
+        coupled,
+        lists_own_figures=uses_runtime(project),
+        is_converted=is_converted(judged_script(plan), project),
+    )
     report = build_report(plan, runs, run_checks(runs.by_name, options), options, progress.seconds())
     if args.html:
         write_html(report, Path(args.html), CATALOG)

@@ -19,6 +19,7 @@ class CheckOptions:
     # The places where the loss couples the samples of a batch, asked for when a loss is not that of one process.
     coupled: Callable[[], Sequence[str]] = tuple
     lists_own_figures: bool = False  # the script uses a runtime, which lists what rank 0 gives out of its own share
+    is_converted: bool = False  # `retrofit convert` wrote it: on one process it is what it was before
 
     def tolerance_for(self, dtype: str) -> float:
         return TOLERANCES.get(dtype, 1e-8) if self.tolerance is None else self.tolerance

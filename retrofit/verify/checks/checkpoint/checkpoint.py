@@ -30,7 +30,7 @@ def checkpoint(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, reason)
     many = runs["many"]
     reloads = [runs[name] for name in ("reload", "reload_original") if name in runs]
-    reloads = [run for run in reloads if fails_as_before(runs, run) is None]
+    reloads = [run for run in reloads if fails_as_before(runs, run, options) is None]
     saved, expected = _saves(many), _saves(runs["one"]) if "one" in runs else {}
     if not saved and not reloads:
         if expected and many.finished:

@@ -15,7 +15,7 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .continued_steps import ANOTHER_LOSS, drawn_samples, kind_of, kinds_of_faults, step_fault
 from .first_epoch import steps_saved
-from .own_restart import ON_ONE_PROCESS, fails_as_before
+from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .restored_state import memory_faults, random_state_note, state_faults
 
 NO_STEP = "the resumed script makes no optimizer step"
@@ -29,7 +29,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many, resumed = runs["many"], runs["resumed"]
-    error = fails_as_before(runs, resumed)
+    error = fails_as_before(runs, resumed, options)
     if error is not None:
         return not_applicable(check, title, f"before the change it does not resume on one process either: {error}")
     if disagreement(many) is not None:
@@ -46,7 +46,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
         reason = "epochs are cut after half of the steps, and the script counts steps to find its place; use --steps 0"
         return not_applicable(check, title, reason)
     known: set[str] = _kinds_on_one_process(runs, options) if faults else set()
-    own = [fault for fault in faults if "original" not in runs or kind_of(fault) not in known]
+    own = [fault for fault in faults if not shows_original(runs, options) or kind_of(fault) not in known]
     if faults and not own:
         summary = f"not restored by the script before the change either, on one process: {kind_of(faults[0])}"
         return not_applicable(check, title, summary)

@@ -23,7 +23,7 @@ def completes(runs: Runs, options: CheckOptions) -> Verdict:
     if not runs:
         return not_applicable(check, title, "nothing was run")
     failed = (runs[name] for name in ORDER if name in runs and not runs[name].finished)
-    broken = [run for run in failed if fails_as_before(runs, run) is None]
+    broken = [run for run in failed if fails_as_before(runs, run, options) is None]
     if not broken:
         return passed(check, title, f"{count(len(runs), 'run')} ended with status 0 on every process")
     fault = _original_fault(runs) or _fault_of_both(runs) or _fault_of(broken[0], runs)
