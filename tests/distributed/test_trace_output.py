@@ -45,7 +45,7 @@ def record():
 
 @pytest.fixture
 def stream(record):
-    return RecordedStream(io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline=""), "stdout", record)
+    return RecordedStream(io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline=""), "stdout", record, "nowhere")
 
 
 def content(stream):
@@ -100,7 +100,7 @@ class TestLines:
 
     def test_a_file_descriptor(self, record, tmp_path):
         with open(tmp_path / "out.txt", "w") as file:
-            stream = RecordedStream(file, "stderr", record)
+            stream = RecordedStream(file, "stderr", record, "nowhere")
             assert stream.fileno() == file.fileno()
             subprocess.run(["echo", "child"], stdout=stream, check=True)
             print("parent", file=stream)
@@ -257,7 +257,7 @@ class TestAfterImport:
     def test_another_module_of_the_name_is_left_alone(self, packages, record):
         (packages / "wandb.py").write_text("mine = True\n")
         sys.modules.pop("wandb", None)
-        install_scalars(record)
+        install_scalars(record, str(Path.cwd()))
         assert importlib.import_module("wandb").mine
 
 
@@ -288,7 +288,7 @@ def scalars_of(record):
 def test_wandb(packages, record, mode):
     (packages / "wandb.py").write_text(WANDB)
     sys.modules.pop("wandb", None)
-    install_scalars(record)
+    install_scalars(record, str(Path.cwd()))
     wandb = importlib.import_module("wandb")
     run = wandb.init(mode=mode)
     assert wandb.init() is run
@@ -302,7 +302,7 @@ def test_a_run_of_wandb_that_a_rank_disables_does_not_count(packages, record, mo
     monkeypatch.setenv("RANK", "1")
     (packages / "wandb.py").write_text(WANDB)
     sys.modules.pop("wandb", None)
-    install_scalars(record)
+    install_scalars(record, str(Path.cwd()))
     wandb = importlib.import_module("wandb")
     wandb.init(mode="disabled").log({"loss": 0.5})
     assert scalars_of(record) == []
@@ -316,7 +316,7 @@ from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.recorder import Recorder
 assert "tensorboardX" not in sys.modules
 recorder = Recorder(Path("rank0.jsonl"))
-install_output(recorder.record)
+install_output(recorder.record, ".")
 assert "tensorboardX" not in sys.modules and "torch.utils.tensorboard" not in sys.modules
 import logging, torch, numpy
 logging.basicConfig(level="INFO")
@@ -356,3 +356,19 @@ def test_a_program_with_both_tensorboards(tmp_path):
         ("stderr", "warned"),
         ("stderr", "INFO:root:logged"),
     ]
+
+
+def test_a_line_knows_where_it_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def report(stream):\n    print('loss 1.0', file=stream)\n")
+    (tmp_path / "multigpu.py").write_text('RETROFIT_RUNTIME = "1"\n\ndef print_main(*a, **k):\n    print(*a, **k)\n')
+    space: dict[str, object] = {}
+    exec(compile((tmp_path / "train.py").read_text(), str(tmp_path / "train.py"), "exec"), space)
+    runtime: dict[str, object] = {}
+    exec(compile((tmp_path / "multigpu.py").read_text(), str(tmp_path / "multigpu.py"), "exec"), runtime)
+    found: list[str | None] = []
+    stream = RecordedStream(io.StringIO(), "stdout", lambda event: found.append(event.where), str(tmp_path))
+    space["report"](stream)  # type: ignore[operator]
+    space["print"] = runtime["print_main"]
+    space["report"](stream)  # type: ignore[operator]
+    print("of another file", file=stream)
+    assert found == ["train.py:2 in report"] * 2 + [None]

@@ -178,6 +178,7 @@ class OutputLine(Event):
 
     text: str  # 500 characters at most
     stream: str  # "stdout" or "stderr"
+    where: str | None = None  # the line of the script that prints it: "train.py:12 in main"
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ class LoggedScalar(Event):
     name: str  # tag, or the keys of a wandb dict joined with "/"
     value: float  # as the script gives it
     axis: int | None  # the step that the script gives; None where it gives none
+    where: str | None = None  # the line of the script that logs it
 
 
 @dataclass(frozen=True)

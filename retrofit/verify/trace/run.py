@@ -89,7 +89,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     shift_clock(LATER_S * settings.rank)
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
     recorder.record(ProcessStart(settings.rank, settings.world_size, torch.__version__, cuda, threads))
-    install_output(recorder.record)
+    install_output(recorder.record, settings.project)
     install_files(recorder.record, settings.project, [settings.folder])
     install_groups(recorder.record)
     install_gathered(recorder.record)

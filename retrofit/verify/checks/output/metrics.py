@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrofit.verify.checks.data.evaluated_samples import evaluation_fault, evaluations
-from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, ranks_named, why_not
+from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, initial_fault, tolerance_of
 from retrofit.verify.evidence import RankTrace, Runs
@@ -58,9 +58,11 @@ def _fault(runs: Runs, wrong: list[tuple[Value, Value]]) -> Finding:
     inexact = evaluation_fault(runs)
     if inexact is not None:
         cause, because = inexact.cause or cause, f"follows from the evaluation: {inexact.summary} (see evaluation)"
-    names = first_few(dict.fromkeys(value.name for value, _ in wrong))
+    others = [label for label in dict.fromkeys(value.label or value.name for value, _ in wrong) if label != a.label]
+    notes = [f"others, too: {first_few(others)}" if others else None, _own_values(runs)]
     value = f"{a.text} with {world} processes, {b.text} with 1"
-    return Finding(f"{names}: {because}", cause, max(a.step - 1, 0), value, _own_values(runs))
+    summary = f"{a.label or a.name}: {because}"
+    return Finding(summary, cause, max(a.step - 1, 0), value, joined(notes), place=a.where)
 
 
 def _own_values(runs: Runs) -> str | None:

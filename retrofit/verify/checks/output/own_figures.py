@@ -22,4 +22,5 @@ def own_figures(runs: Runs, tolerance: float) -> Iterator[str]:
         own = [(a, b) for a, b in pairs if apart is None or a.step <= apart.step]
         if own:
             a, b = own[0]
-            yield f"{name}: {a.text} with {many.world_size} processes, {b.text} with 1"
+            place = f" at {a.where}" if a.where else ""
+            yield f"{a.label or name}{place}: {a.text} with {many.world_size} processes, {b.text} with 1"

@@ -33,11 +33,13 @@ RELATIVE = 1e-6
 class Value:
     """One number that the script gave out after an evaluation."""
 
-    name: str  # of a scalar, or the line with # for its numbers
+    name: str  # of a scalar, or the line with # for its numbers: the same in all runs
     number: float
     text: str  # as printed
     rounding: float  # what the printed digits leave open
     step: int  # optimizer steps finished
+    label: str = ""  # for a reader: "val_iou"
+    where: str | None = None  # the line of the script that gives it out
 
     def equals(self, other: Value) -> bool:
         """Return whether both are the same up to rounding and up to what the printed digits can tell."""
@@ -112,16 +114,22 @@ def _is_training(event: Event, passes: dict[int, Iteration]) -> bool:
 def _values_of(event: Event, leaves_out: re.Pattern[str] = OF_TRAINING) -> Iterator[Value]:
     if isinstance(event, LoggedScalar):
         if not leaves_out.search(event.name) and not OF_THE_RUN.search(event.name):
-            yield Value(event.name, event.value, f"{event.value:.10g}", 0.0, event.step)
+            yield Value(event.name, event.value, f"{event.value:.10g}", 0.0, event.step, event.name, event.where)
     elif isinstance(event, OutputLine):
         name, numbers = skeleton(event.text)
         is_of_run = bool(OF_THE_RUN.search(event.text))
         for position, (words, text) in enumerate(numbers, 1):
             if not _is_decimal(text) or leaves_out.search(words) or (is_of_run and not OF_THE_MODEL.search(words)):
                 continue
-            label = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
+            key = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
             rounding = half_of_last_digit(text) if "." in text else 0.0
-            yield Value(label, float(text), text, rounding, event.step)
+            yield Value(key, float(text), text, rounding, event.step, _label(words, position), event.where)
+
+
+def _label(words: str, position: int) -> str:
+    """Return what a printed number is called by the words before it: of ", val_iou: " that is "val_iou"."""
+    named = re.split(r"[|,;()\[\]]", words)[-1].strip(" \t:=@-/%")
+    return f"the printed {named[-40:].strip()}" if re.search(r"[^\W\d]", named) else f"number {position} of a line"
 
 
 def _is_decimal(text: str) -> bool:

@@ -75,4 +75,4 @@ def _is_last_loss(rank: RankTrace, value: Value) -> bool:
 def _finding(name: str, text: str, pair: Pair, world_size: int) -> Finding:
     a, b = pair
     value = f"{a.text} with {world_size} processes, {b.text} with 1"
-    return Finding(f"{name}: {text}", "RF401", max(a.step - 1, 0), value)
+    return Finding(f"{a.label or name}: {text}", "RF401", max(a.step - 1, 0), value, place=a.where)

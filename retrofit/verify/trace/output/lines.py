@@ -10,19 +10,20 @@ from retrofit.verify.trace.events import OutputLine, Record
 from retrofit.verify.trace.recorder import own_errors_recorded
 
 from .parser import install_parser
+from .place import place_of_caller
 from .scalars import install_scalars
 
 MOST_CHARACTERS = 500
 
 
-def install_output(record: Record) -> None:
+def install_output(record: Record, project: str) -> None:
     """Record lines on stdout and stderr, scalars and argument parsers from now on.
 
     What keeps the streams that were there before (a logging handler of an earlier import) is not seen.
     """
-    sys.stdout = RecordedStream(sys.stdout, "stdout", record)  # type: ignore[assignment]
-    sys.stderr = RecordedStream(sys.stderr, "stderr", record)  # type: ignore[assignment]
-    install_scalars(record)
+    sys.stdout = RecordedStream(sys.stdout, "stdout", record, project)  # type: ignore[assignment]
+    sys.stderr = RecordedStream(sys.stderr, "stderr", record, project)  # type: ignore[assignment]
+    install_scalars(record, project)
     install_parser(record)
 
 
@@ -32,8 +33,8 @@ class RecordedStream:
     Not recorded: blank lines, and those with a carriage return, which progress bars draw over.
     """
 
-    def __init__(self, stream: TextIO, name: str, record: Record) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, name: str, record: Record, project: str) -> None:
+        self._stream, self._project = stream, project
         self._name = name
         self._record = record
         self._begun = ""
@@ -49,7 +50,7 @@ class RecordedStream:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
             if line.strip() and "\r" not in line:
-                self._record(OutputLine(line[:MOST_CHARACTERS], self._name))
+                self._record(OutputLine(line[:MOST_CHARACTERS], self._name, place_of_caller(self._project)))
         if len(self._begun) > MOST_CHARACTERS:  # a bar without any line end must not grow here
             self._begun = "\r" * ("\r" in self._begun) + self._begun[:MOST_CHARACTERS]
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 from retrofit.verify.trace.after_import import after_import
-from retrofit.verify.trace.events import LoggedScalar, Record
+from retrofit.verify.trace.events import Event, LoggedScalar, Record
+
+from .place import place_of_caller
 
 
-def install_scalars(record: Record) -> None:
+def install_scalars(record: Record, project: str) -> None:
     """Record a LoggedScalar for each number that is logged, also by libraries that are imported later."""
+
+    def place(event: Event) -> None:
+        record(replace(event, where=place_of_caller(project)) if isinstance(event, LoggedScalar) else event)
+
     for name in ("tensorboardX.writer", "torch.utils.tensorboard.writer"):
-        after_import(name, functools.partial(_wrap_writer, record))
-    after_import("wandb", functools.partial(_wrap_wandb, record))
+        after_import(name, functools.partial(_wrap_writer, place))
+    after_import("wandb", functools.partial(_wrap_wandb, place))
 
 
 def _wrap_writer(record: Record, module: ModuleType) -> None:
