@@ -1,4 +1,4 @@
-"""Whether a script is one that `retrofit convert` has written: on one process it does what it did before."""
+"""Scripts that `retrofit convert` has written: on one process they do what they did before."""
 
 from __future__ import annotations
 
