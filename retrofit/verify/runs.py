@@ -20,6 +20,7 @@ from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.trace.events import SpawnCall, TraceError
 from retrofit.verify.trace.settings import TraceSettings
 
+from .checks.checkpoint.library_order import IN_ORDER, is_of_library
 from .checks.checkpoint.resume import resume
 from .checks.data.global_batch import is_divided_twice
 from .checks.options import CheckOptions
@@ -112,6 +113,9 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
     restarts = resumes.tried(restarts, judged_script(plan))
     if together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
         _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
+    if "resumed" in restarts and _lacks_order_of_library(runs.by_name):
+        text = "the restart with the order of samples that it has without the stop"
+        _run(plan, runs, progress, text, [IN_ORDER], {IN_ORDER: restarts["resumed"]})
     if _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress, restarts)
     return runs
@@ -147,6 +151,12 @@ def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bo
     """Return whether a restart fails, or continues another training."""
     is_another = "resumed" in restarts and resume(runs, CheckOptions()).status == FAIL
     return is_another or any(not runs[name].finished for name in restarts)
+
+
+def _lacks_order_of_library(runs: Mapping[str, Run]) -> bool:
+    """Return whether a restart fails by the order of samples alone, which its library does not restore."""
+    verdict = resume(runs, CheckOptions())
+    return verdict.status == FAIL and is_of_library(verdict.summary, runs["resumed"])
 
 
 def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:
@@ -257,7 +267,7 @@ def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int
         copy_project(plan.project, project, leave_out=[plan.folder])
     is_original = _is_original(plan, name)
     _change(plan, project, is_original)
-    world_size = plan.nproc if name in ("many", "resumed") else 1
+    world_size = plan.nproc if name in ("many", "resumed", IN_ORDER) else 1
     script = plan.original if is_original and plan.original else plan.script
     arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
     if world_size > 1 and plan.batch_flag:
@@ -327,7 +337,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         spawns=plan.spawns and not _is_original(plan, name),
         steps=plan.steps,
         controlled=name not in ("original", "one"),
-        replay=_replayed(plan, name, restart),
+        replay=_replayed(plan, name, rank, restart),
         reorder=name == "reordered",
         snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",
         epochs_done=restart.epochs_done if restart else 0,
@@ -341,10 +351,12 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
 _decision_tests = cache(decision_tests)
 
 
-def _replayed(plan: Plan, name: str, restart: Restart | None) -> list[str]:
+def _replayed(plan: Plan, name: str, rank: int, restart: Restart | None) -> list[str]:
     """Return the traces whose batches a run trains on, so that it can be compared where its own are others."""
     if name == "alone_resumed" and restart is not None and restart.epochs_done:
         return [str(plan.folder / "alone" / "rank0.jsonl")]
+    if name == IN_ORDER:
+        return [str(plan.folder / "many" / f"rank{rank}.jsonl")]
     return [str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name in REPLAYS else []
 
 

@@ -15,6 +15,7 @@ LABELS = {
     "reference": "the replay on one process",
     "reordered": "the replay with another order within its batches",
     "resumed": "the resumed script",
+    "resumed_in_order": "the resumed script, with the order of samples that it has without the stop",
     "reload": "the script that loads the checkpoint on one process",
     "reload_original": "the script before the change that loads the checkpoint",
     "alone": "the script (before the change, if there is one) on one process, as it is compared",

@@ -41,7 +41,7 @@ def plan_restarts(given: Sequence[str] | None, many: Run, script: Run, snapshot:
     """
     if not snapshot.is_dir():
         return "there is no second training epoch to resume into; run at least two (--epochs 2)"
-    checkpoint = _checkpoint(many, snapshot)
+    checkpoint = _checkpoint(many, snapshot, given or ())
     if checkpoint is None:
         return "no checkpoint was written with torch.save in the first epoch"
     options = max((event.options for event in script.main.of(ParserUse)), key=len, default=[])
@@ -119,13 +119,21 @@ def _draws_what_follows(many: Run, run: Run, restart: Restart) -> bool:
     return bool(expected and drawn and expected[0] and drawn[0][-len(expected[0]) :] == expected[0])
 
 
-def _checkpoint(many: Run, snapshot: Path) -> str | None:
-    """Return the fullest checkpoint that the snapshot holds, the last written of them."""
+def _checkpoint(many: Run, snapshot: Path, given: Sequence[str]) -> str | None:
+    """Return the fullest checkpoint that the snapshot holds, the last written of them; one that `given` names first."""
+    saves = [event for event in many.ranks[0].of(FileSave) if (snapshot / event.path).is_file()]
+    named = [event for event in saves if any(_is_named(event.path, argument) for argument in given)]
     best: tuple[int, str] | None = None
-    for event in many.ranks[0].of(FileSave):
-        if (snapshot / event.path).is_file() and (best is None or len(event.keys) >= best[0]):
+    for event in named or saves:
+        if best is None or len(event.keys) >= best[0]:
             best = (len(event.keys), event.path)
     return best[1] if best else None
+
+
+def _is_named(path: str, argument: str) -> bool:
+    """Return whether an argument (`out/last.pt`, `--resume=out`) is this file or its folder."""
+    name = os.path.normpath(argument.rpartition("=")[2] or ".")
+    return name in (os.path.normpath(path), os.path.dirname(os.path.normpath(path)))
 
 
 def _steps_in(checkpoint: str, many: Run) -> int:

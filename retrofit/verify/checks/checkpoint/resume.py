@@ -15,6 +15,7 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .continued_steps import ANOTHER_LOSS, drawn_samples, kind_of, kinds_of_faults, step_fault
 from .first_epoch import steps_saved
+from .library_order import IN_ORDER, NOTE
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .restored_state import memory_faults, random_state_note, state_faults
 
@@ -28,6 +29,9 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     reason = given if "resumed" not in runs else not_made(runs, "many", "resumed")
     if reason:
         return not_applicable(check, title, reason)
+    in_order = runs.get(IN_ORDER)
+    if in_order is not None and in_order.finished:
+        runs = {**runs, "resumed": in_order}
     many, resumed = runs["many"], runs["resumed"]
     error = fails_as_before(runs, resumed, options)
     if error is not None:
@@ -54,7 +58,11 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
         return fail_with(check, title, _noted(own, known))
     steps = min(resumed.num_steps, many.num_steps - done)
     exact = all(_hashes(a, done, steps) == _hashes(b, 0, steps) for a, b in zip(many.ranks, resumed.ranks))
-    notes = [None if exact else "equal up to rounding, not bit for bit", random_state_note(many, resumed, done)]
+    notes = [
+        NOTE if resumed is in_order else None,
+        None if exact else "equal up to rounding, not bit for bit",
+        random_state_note(many, resumed, done),
+    ]
     return passed(check, title, f"the same samples, losses, rates and weights in {count(steps, 'step')}", joined(notes))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.finding import fail_with, joined, not_made, why_not
+from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.output.metrics import compared_values
 from retrofit.verify.evidence import RankTrace, Runs
@@ -35,6 +35,12 @@ def evaluation(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, why_not(runs["many"], "no evaluation over a DataLoader was recorded"))
     summary = f"{count(tally.judged, 'evaluation')} of {count(tally.samples, 'sample')}"
     return passed(check, title, summary, joined(tally.notes))
+
+
+def counted_fault(runs: Runs, options: CheckOptions) -> Finding | None:
+    """Return the first evaluation that repeats or leaves out samples in a figure, if there is one."""
+    found = inexact_evaluations(runs)
+    return next((one.fault for one in found if not _is_padding_left_out(runs, options, one)), None)
 
 
 def _is_padding_left_out(runs: Runs, options: CheckOptions, inexact: InexactEvaluation) -> bool:

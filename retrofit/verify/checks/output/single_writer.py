@@ -38,7 +38,9 @@ def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
     files = [written_by(rank) for rank in many.ranks]
     if many.world_size == 1 or not any(files):
         return not_applicable(check, title, why_not(many, "no file was written"))
-    fault = _shared_fault(files) or _log_fault(many, files) or _own_copy_fault(files) or run_name_fault(many.ranks)
+    fault = (
+        _shared_fault(files) or _log_fault(many, files) or _own_copy_fault(many, files) or run_name_fault(many.ranks)
+    )
     if fault is not None:
         return fail_with(check, title, fault)
     by_others = {rank: sorted(own) for rank, own in enumerate(files) if rank and own}
@@ -110,7 +112,9 @@ def _log_fault(many: Run, files: list[dict[str, Written]]) -> Finding | None:
     return None
 
 
-def _own_copy_fault(files: list[dict[str, Written]]) -> Finding | None:
+def _own_copy_fault(many: Run, files: list[dict[str, Written]]) -> Finding | None:
+    if not many.finished:  # rank 0 may have ended before it wrote its part
+        return None
     for rank, own in enumerate(files):
         for path, one in own.items():
             if not rank or not one.is_checkpoint or path in files[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.data.evaluated_samples import evaluation_fault
+from retrofit.verify.checks.data.evaluation import counted_fault
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs
@@ -45,7 +45,7 @@ def decision_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     parted = parted_from_one(many, reference, None if apart is None else apart.step)
     if parted is None:
         return None
-    inexact = evaluation_fault(runs)
+    inexact = counted_fault(runs, options)
     if inexact is not None and inexact.cause is not None:
         summary = f"follows from the evaluation: {inexact.summary} (see evaluation)"
         return Finding(summary, inexact.cause, _step(parted), parted.shown(many.world_size))

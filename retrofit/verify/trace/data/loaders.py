@@ -173,7 +173,12 @@ class LoaderTrace:
             self._drawn.append(iteration)
 
     def epochs_before(self, key: str) -> int:
-        return self.epochs.get(key, self.settings.epochs_done)
+        """Return how many epochs the training over a dataset had; an evaluation after a training epoch is none of it.
+
+        The loop over an evaluation need not be without gradients: `for batch in loader: with torch.no_grad(): ...`.
+        """
+        is_evaluation = bool(self.epochs) and self.is_evaluating()
+        return self.epochs.get(key, 0 if is_evaluation else self.settings.epochs_done)
 
     def all_steps_done(self) -> bool:
         return 0 < self.settings.steps <= self.settings.batches_done + self._batches_used
@@ -221,8 +226,7 @@ class TracedIterator:
             self._begin()
         if self._is_endless and trace.all_steps_done():
             self._end_script()
-        # A run that continues inside the first epoch ends it where the run before did.
-        before = trace.settings.batches_done if self.epoch == self.repeat == 0 else 0
+        before = self._batches_before()
         # A thread that draws ahead is some batches before the steps, a number that is another one in each run.
         made = self.steps if in_main_thread() else self.num_drawn
         if not self._is_endless and 0 < trace.settings.steps <= (before + made) * 2:
@@ -238,6 +242,14 @@ class TracedIterator:
             batch = self._noted(batch)
         self.num_drawn += 1
         return batch
+
+    def _batches_before(self) -> int:
+        """Return the batches of this epoch with a step before this process: a run may continue inside the first epoch.
+
+        It ends that epoch where the run before did, and its evaluation is as long as there.
+        """
+        is_first = self.epoch == self.repeat == self.trace.settings.epochs_done == 0
+        return self.trace.settings.batches_done if is_first and not self.trace.is_evaluating() else 0
 
     def _noted(self, batch: Any) -> Any:
         """Record a batch that is given to the script, and take it in hand; return it as the script gets it."""
@@ -292,7 +304,7 @@ class TracedIterator:
     def _describe(self, repeat: int) -> None:
         loader, trace = self.loader, self.trace
         generator = getattr(loader, "generator", None)
-        is_first = repeat == 0 and self.epoch == trace.settings.epochs_done
+        is_first = repeat == 0 and self.key not in trace.epochs
         probe = self._probe() if is_first or torch.is_grad_enabled() else None
         own_state = trace.contents.state(self.key, self.dataset)
         if own_state is not None:
