@@ -1,0 +1,240 @@
+"""Make mistakes on purpose in sound scripts, and measure how many of them `retrofit verify` finds.
+
+  python benchmarks/mutants.py --results FILE                    all mutants; hours on two cores
+  python benchmarks/mutants.py --only ddp_classifier             those of one script
+  python benchmarks/mutants.py --operators drop_set_epoch        those of one operator
+  python benchmarks/mutants.py --every 5                         each fifth of them
+  python benchmarks/mutants.py --results FILE --summary          the table of what FILE holds, nothing is run
+  python benchmarks/mutants.py --list                            how many there are, nothing is run
+
+The scripts are those of benchmarks/mutation/subjects/ (plain torch), of tests/verify/projects/ (the runtime), the
+golden projects of tests/convert/ after their conversion, and those of --folder (NAME/train.py with NAME in
+arguments.json). Each mutation operator (benchmarks/mutation/) is applied at each place where it can be; a mutant whose
+script fails on one process alone is no distributed mistake and is left out. Mutants that train as before are listed by
+hand with the reason in benchmarks/mutation/equivalent.json. A mutant is caught with exit status 1; its cause is right
+when a failed check names one of the operator's codes. Before the mutants each sound script is judged itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mutation import OPERATORS, mutations
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent / "mutation"
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+from convert.feature_cases import FEATURE_CASES  # noqa: E402
+from convert.golden_projects import convert, copy_case  # noqa: E402
+from convert.shape_cases import SHAPE_CASES  # noqa: E402
+from forked_python import ForkedPython  # noqa: E402
+
+OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
+SOUND, CAUGHT, OTHER_CAUSE, MISSED, EQUIVALENT, NOT_RUN = "sound", "right cause", "caught", "MISSED", "equivalent", "not run"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A sound script, and how `verify` is asked about it."""
+
+    name: str
+    folder: Path
+    arguments: list[str]  # of the script
+    entry: str = "train.py"
+    options: list[str] = field(default_factory=list)  # of verify
+
+
+@dataclass(frozen=True)
+class Mutant:
+    subject: Subject
+    operator: str
+    file: str
+    line: int
+    code: str
+    data: bytes  # of the file
+
+    @property
+    def key(self) -> str:
+        return f"{self.subject.name} {self.operator} {self.file}:{self.line} {self.code}"
+
+
+def main() -> int:
+    args = parse_arguments()
+    done = results_of(args.results)
+    if args.summary:
+        print(table(done.values()))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="mutants_") as temporary, ForkedPython() as python, python.in_place():
+        subjects = [one for one in subjects_in(Path(temporary), args.folder) if not args.only or one.name in args.only]
+        mutants = [mutant for subject in subjects for mutant in mutants_of(subject)]
+        mutants = [mutant for mutant in mutants if not args.operators or mutant.operator in args.operators]
+        mutants = mutants[:: args.every]
+        if args.list:
+            print(f"{len(mutants)} mutants of {len(subjects)} scripts by {len({m.operator for m in mutants})} operators")
+            return 0
+        for subject in subjects:
+            if f"{subject.name} {SOUND}" not in done:
+                note(judged_subject(subject, args), done, args.results)
+        for mutant in tqdm(mutants, desc="mutants"):
+            if mutant.key not in done:
+                note(judged_mutant(mutant, args), done, args.results)
+    print(table(done.values()))
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, metavar="FILE", help="a line of JSON per mutant; what it holds is not run")
+    parser.add_argument("--only", nargs="+", default=[], metavar="SCRIPT", help="the mutants of these (default: all)")
+    parser.add_argument("--operators", nargs="+", default=[], choices=OPERATORS, metavar="NAME", help="default: all")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="each K-th mutant (default: 1, all)")
+    parser.add_argument("--folder", type=Path, help="further sound scripts (default: none)")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each run (default: 60)")
+    parser.add_argument("--list", action="store_true", help="count the mutants, run nothing")
+    parser.add_argument("--summary", action="store_true", help="print the table of --results, run nothing")
+    return parser.parse_args()
+
+
+# --- what is mutated
+
+
+def subjects_in(work: Path, folder: Path | None) -> Iterator[Subject]:
+    """Yield the sound scripts; those that are converted first are written to `work`."""
+    for name, content in json.loads((HERE / "subjects" / "arguments.json").read_text()).items():
+        yield Subject(name, HERE / "subjects" / name, content["arguments"], options=content["options"])
+    for name in ("classifier", "gan", "language_model", "metric_learning"):
+        yield Subject(f"runtime_{name}", ROOT / "tests" / "verify" / "projects" / name, [])
+    for case in [*SHAPE_CASES, *FEATURE_CASES]:
+        if not case.refused:
+            place = copy_case(case, work / case.name)
+            convert(place, case.entry)
+            options = ["--resume-args", " ".join(case.resume)] if case.resume else []
+            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry, options)
+    if folder is not None:
+        for name, content in json.loads((folder / "arguments.json").read_text()).items():
+            yield Subject(name, folder / name, content["arguments"], options=content["options"])
+
+
+def mutants_of(subject: Subject) -> Iterator[Mutant]:
+    for path in sorted(subject.folder.rglob("*.py")):
+        if path.name not in OF_THE_RUNTIME:
+            with tokenize.open(path) as file:
+                text, encoding = file.read(), file.encoding
+            for operator, mutation in mutations(text):
+                name = path.relative_to(subject.folder).as_posix()
+                data = mutation.text.encode(encoding)
+                yield Mutant(subject, operator.name, name, mutation.line, mutation.code, data)
+
+
+# --- how it is judged
+
+
+def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]:
+    status, report = verified(subject, {}, args.time_limit)
+    outcome = "FALSE ALARM" if status == 1 else report.get("status", f"exit status {status}")
+    return {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome, "said": said_by(report)}
+
+
+def judged_mutant(mutant: Mutant, args: argparse.Namespace) -> dict[str, Any]:
+    status, report = verified(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
+    failed = [verdict for verdict in report.get("verdicts", ()) if verdict["status"] == "FAIL"]
+    causes = OPERATORS[mutant.operator].causes
+    if fails_alone(report):
+        outcome = NOT_RUN
+    elif status != 1:
+        outcome = MISSED
+    else:
+        outcome = CAUGHT if not causes or any(verdict["cause"] in causes for verdict in failed) else OTHER_CAUSE
+    row = {"key": mutant.key, "subject": mutant.subject.name, "operator": mutant.operator, "outcome": outcome}
+    return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report)}
+
+
+def fails_alone(report: dict[str, Any]) -> bool:
+    """Return whether the script fails on one process, without any other."""
+    return any(run["name"] == "one" and run["status"].startswith("failed") for run in report.get("runs", ()))
+
+
+def said_by(report: dict[str, Any]) -> str:
+    failed = [verdict for verdict in report.get("verdicts", ()) if verdict["status"] == "FAIL"]
+    return ", ".join(f"{verdict['check']} {verdict['cause'] or '-'}" for verdict in failed) or report.get("conclusion", "")
+
+
+def verified(subject: Subject, changed: dict[str, bytes], time_limit_s: float) -> tuple[int, dict[str, Any]]:
+    """Return the exit status of `verify` on a subject with some files changed, and its report."""
+    with tempfile.TemporaryDirectory(prefix="mutant_") as temporary:
+        project = Path(temporary, "project")
+        shutil.copytree(subject.folder, project, ignore=shutil.ignore_patterns("__pycache__"))
+        for name, data in changed.items():
+            (project / name).write_bytes(data)
+        command = [sys.executable, "-m", "retrofit", "verify", "--json", "--html", "", "--hang-after", "8"]
+        command += ["--time-limit", str(time_limit_s), *subject.options, subject.entry, "--", *subject.arguments]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=False)
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        return done.returncode, {"conclusion": (done.stderr.strip().splitlines() or [""])[-1]}
+
+
+# --- what came out
+
+
+def results_of(path: Path | None) -> dict[str, dict[str, Any]]:
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {row["key"]: row for row in rows}
+
+
+def note(row: dict[str, Any], done: dict[str, dict[str, Any]], path: Path | None) -> None:
+    done[row["key"]] = row
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    if row["outcome"] in (MISSED, "FALSE ALARM"):
+        tqdm.write(f"{row['outcome']}: {row['key']}: {row['said'][:150]}")
+
+
+def table(rows: Any) -> str:
+    """Return the table by operator, its totals, and the sound scripts that were accused."""
+    reasons = {entry["key"]: entry["reason"] for entry in json.loads((HERE / "equivalent.json").read_text())}
+    counts: dict[str, Counter[str]] = {}
+    accused, num_sound = [], 0
+    for row in rows:
+        if row["operator"] == SOUND:
+            num_sound += 1
+            accused += [f"{row['subject']}: {row['said']}"] if row["outcome"] == "FALSE ALARM" else []
+            continue
+        outcome = EQUIVALENT if row["key"] in reasons and row["outcome"] == MISSED else row["outcome"]
+        counts.setdefault(row["operator"], Counter())[outcome] += 1
+    lines = ["| Mistake | Made | Caught | Right cause | Missed | Train as before |", "|---|---|---|---|---|---|"]
+    for name in [name for name in OPERATORS if name in counts]:
+        lines.append(f"| {OPERATORS[name].title} (`{name}`) | {_cells(counts[name])} |")
+    everything = sum(counts.values(), Counter())
+    lines.append(f"| **All** | {_cells(everything)} |")
+    return "\n".join([*lines, "", f"{len(accused)} false alarms on {num_sound} sound scripts", *accused])
+
+
+def _cells(count: Counter[str]) -> str:
+    caught = count[CAUGHT] + count[OTHER_CAUSE]
+    made = caught + count[MISSED]
+    shown = [made, f"{caught} ({caught / made:.1%})" if made else "0", count[CAUGHT], count[MISSED], count[EQUIVALENT]]
+    return " | ".join(map(str, shown))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
