@@ -122,8 +122,7 @@ def subjects_in(work: Path, folder: Path | None) -> Iterator[Subject]:
         if not case.refused:
             place = copy_case(case, work / case.name)
             convert(place, case.entry)
-            options = ["--resume-args", " ".join(case.resume)] if case.resume else []
-            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry, options)
+            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry)
     if folder is not None:
         for name, content in json.loads((folder / "arguments.json").read_text()).items():
             yield Subject(name, folder / name, content["arguments"], options=content["options"])

@@ -57,6 +57,8 @@ def weights_drawn_after_wrapping(source: Source) -> Iterator[Mutation]:
 def unfrozen_after_wrapping(source: Source) -> Iterator[Mutation]:
     """A parameter is frozen while the model is wrapped, and trained afterwards: it is not averaged."""
     for statement, call, name in _wrappings(source):
+        if not isinstance(call.args[0], (ast.Name, ast.Attribute)):  # another model than the one that is wrapped
+            continue
         before = f"next({source.segment(call.args[0])}.parameters()).requires_grad_(False)"
         yield source.with_lines(statement, [f"next({name}.parameters()).requires_grad_(True)"], [before])
 
@@ -64,6 +66,8 @@ def unfrozen_after_wrapping(source: Source) -> Iterator[Mutation]:
 def parameter_left_out(source: Source) -> Iterator[Mutation]:
     """DDP is told to ignore a parameter that is trained."""
     for statement, call, _ in _wrappings(source):
+        if not isinstance(call.args[0], (ast.Name, ast.Attribute)):
+            continue
         inner = source.segment(call.args[0])
         ignored = f"[n for n, _ in {inner}.named_parameters()][-1:]"
         function = "_torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model"
