@@ -12,7 +12,8 @@ golden projects of tests/convert/ after their conversion, and those of --folder 
 arguments.json). Each mutation operator (benchmarks/mutation/) is applied at each place where it can be; a mutant whose
 script fails on one process alone is no distributed mistake and is left out. Mutants that train as before are listed by
 hand with the reason in benchmarks/mutation/equivalent.json. A mutant is caught with exit status 1; its cause is right
-when a failed check names one of the operator's codes. Before the mutants each sound script is judged itself.
+when a failed check names one of the operator's codes. Before the mutants each sound script is judged itself; what fails
+there does not count in its mutants.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def main() -> int:
                 note(judged_subject(subject, args), done, args.results)
         for mutant in tqdm(mutants, desc="mutants"):
             if mutant.key not in done:
-                note(judged_mutant(mutant, args), done, args.results)
+                note(judged_mutant(mutant, args, done), done, args.results)
     print(table(done.values()))
     return 0
 
@@ -145,21 +146,29 @@ def mutants_of(subject: Subject) -> Iterator[Mutant]:
 def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]:
     status, report = verified(subject, {}, args.time_limit)
     outcome = "FALSE ALARM" if status == 1 else report.get("status", f"exit status {status}")
-    return {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome, "said": said_by(report)}
+    row = {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome}
+    return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report), "failed": failed_in(report)}
 
 
-def judged_mutant(mutant: Mutant, args: argparse.Namespace) -> dict[str, Any]:
+def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
     status, report = verified(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
-    failed = [verdict for verdict in report.get("verdicts", ()) if verdict["status"] == "FAIL"]
+    before = done[f"{mutant.subject.name} {SOUND}"].get("failed", [])
+    failed = [one for one in failed_in(report) if one not in before]
     causes = OPERATORS[mutant.operator].causes
     if fails_alone(report):
         outcome = NOT_RUN
-    elif status != 1:
+    elif status != 1 or not failed:
         outcome = MISSED
     else:
-        outcome = CAUGHT if not causes or any(verdict["cause"] in causes for verdict in failed) else OTHER_CAUSE
+        outcome = CAUGHT if not causes or any(cause in causes for _, cause in failed) else OTHER_CAUSE
     row = {"key": mutant.key, "subject": mutant.subject.name, "operator": mutant.operator, "outcome": outcome}
     return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report)}
+
+
+def failed_in(report: dict[str, Any]) -> list[list[str]]:
+    """Return the failed checks, each with its cause."""
+    failed = [verdict for verdict in report.get("verdicts", ()) if verdict["status"] == "FAIL"]
+    return [[verdict["check"], verdict["cause"] or ""] for verdict in failed]
 
 
 def fails_alone(report: dict[str, Any]) -> bool:
@@ -168,8 +177,7 @@ def fails_alone(report: dict[str, Any]) -> bool:
 
 
 def said_by(report: dict[str, Any]) -> str:
-    failed = [verdict for verdict in report.get("verdicts", ()) if verdict["status"] == "FAIL"]
-    return ", ".join(f"{verdict['check']} {verdict['cause'] or '-'}" for verdict in failed) or report.get("conclusion", "")
+    return ", ".join(f"{check} {cause or '-'}" for check, cause in failed_in(report)) or report.get("conclusion", "")
 
 
 def verified(subject: Subject, changed: dict[str, bytes], time_limit_s: float) -> tuple[int, dict[str, Any]]:
