@@ -45,7 +45,14 @@ from convert.shape_cases import SHAPE_CASES  # noqa: E402
 from forked_python import ForkedPython  # noqa: E402
 
 OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
-SOUND, CAUGHT, OTHER_CAUSE, MISSED, EQUIVALENT, NOT_RUN = "sound", "right cause", "caught", "MISSED", "equivalent", "not run"
+SOUND, CAUGHT, OTHER_CAUSE, MISSED, EQUIVALENT, NOT_RUN = (
+    "sound",
+    "right cause",
+    "caught",
+    "MISSED",
+    "equivalent",
+    "not run",
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,9 @@ def main() -> int:
         mutants = [mutant for mutant in mutants if not args.operators or mutant.operator in args.operators]
         mutants = mutants[:: args.every]
         if args.list:
-            print(f"{len(mutants)} mutants of {len(subjects)} scripts by {len({m.operator for m in mutants})} operators")
+            print(
+                f"{len(mutants)} mutants of {len(subjects)} scripts by {len({m.operator for m in mutants})} operators"
+            )
             return 0
         for subject in subjects:
             if f"{subject.name} {SOUND}" not in done:
@@ -99,7 +108,9 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, metavar="FILE", help="a line of JSON per mutant; what it holds is not run")
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="a line of JSON per mutant; what it holds is not run"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="SCRIPT", help="the mutants of these (default: all)")
     parser.add_argument("--operators", nargs="+", default=[], choices=OPERATORS, metavar="NAME", help="default: all")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="each K-th mutant (default: 1, all)")

@@ -160,3 +160,37 @@ def test_errors_of_the_script_are_not_the_tracer_s() -> None:
     with pytest.raises(ValueError, match="of the script") as caught:
         raise ValueError("of the script")
     assert not is_of_tracer(caught.value)
+
+
+DIVERGES = """\
+import os
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if world > 1:
+    dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(48, 3)
+net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 1))
+model = torch.nn.parallel.DistributedDataParallel(net) if world > 1 else net
+optimizer = torch.optim.SGD(model.parameters(), lr=30.0)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+sampler = DistributedSampler(data, world, rank)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for a, b in DataLoader(data, 8 // world, sampler=sampler):
+        optimizer.zero_grad()
+        (torch.nn.functional.mse_loss(model(a), b) * FACTOR).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e300)
+        optimizer.step()
+"""
+
+
+@pytest.mark.usefixtures("forked_python")
+@pytest.mark.parametrize(("factor", "status"), [("1", 0), ("world", 1)])
+def test_a_training_that_diverges_is_judged(factor: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(DIVERGES.replace("FACTOR", factor))
+    ended, report = judge(tmp_path, [], [])
+    assert ended == status, report["conclusion"]

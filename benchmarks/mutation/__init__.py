@@ -38,6 +38,8 @@ def mutations(text: str) -> Iterator[tuple[Operator, Mutation]]:
         for mutation in operator.find(source):
             if mutation.text not in seen:
                 seen.add(mutation.text)
-                with suppress(SyntaxError):  # a statement that shares its line with others, or a `continue` outside a loop
+                with suppress(
+                    SyntaxError
+                ):  # a statement that shares its line with others, or a `continue` outside a loop
                     compile(mutation.text, "mutant", "exec", dont_inherit=True)
                     yield operator, mutation

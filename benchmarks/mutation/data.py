@@ -81,7 +81,11 @@ def split_by_rank(source: Source) -> Iterator[Mutation]:
     """Each rank splits the data with another seed."""
     for call in source.calls(r"([\w.]+\.)?random_split"):
         statement = source.statement(call)
-        seeds = [inner for inner in ast.walk(call) if isinstance(inner, ast.Call) and ast.unparse(inner.func).endswith("manual_seed")]
+        seeds = [
+            inner
+            for inner in ast.walk(call)
+            if isinstance(inner, ast.Call) and ast.unparse(inner.func).endswith("manual_seed")
+        ]
         if seeds:
             yield source.replaced(seeds[0].args[0], f"{source.segment(seeds[0].args[0])} + {RANK}")
         else:
@@ -108,18 +112,29 @@ def same_seed(source: Source) -> Iterator[Mutation]:
 def batch_not_divided(source: Source) -> Iterator[Mutation]:
     """Each rank takes the batch of all: the division is left out."""
     for node in source.of(ast.BinOp):
-        if isinstance(node.op, ast.FloorDiv) and WORLD_NAMES.search(source.segment(node.right)) and "batch" in source.segment(node.left):
+        if (
+            isinstance(node.op, ast.FloorDiv)
+            and WORLD_NAMES.search(source.segment(node.right))
+            and "batch" in source.segment(node.left)
+        ):
             yield source.replaced(node, source.segment(node.left))
 
 
 def skip_a_batch(source: Source) -> Iterator[Mutation]:
     """Rank 1 leaves out its third batch."""
     for loop in source.of(ast.For):
-        if any(ast.unparse(n.func).endswith(".backward") for n in ast.walk(loop) if isinstance(n, ast.Call)) and not any(
-            isinstance(inner, (ast.For, ast.While)) and _has_backward(inner) for inner in ast.walk(loop) if inner is not loop
+        if any(
+            ast.unparse(n.func).endswith(".backward") for n in ast.walk(loop) if isinstance(n, ast.Call)
+        ) and not any(
+            isinstance(inner, (ast.For, ast.While)) and _has_backward(inner)
+            for inner in ast.walk(loop)
+            if inner is not loop
         ):
             name = f"_third_{loop.lineno}"
-            lines = [f"_n = globals()['{name}'] = globals().get('{name}', 0) + 1", f"if {RANK} == 1 and _n == 3: continue"]
+            lines = [
+                f"_n = globals()['{name}'] = globals().get('{name}', 0) + 1",
+                f"if {RANK} == 1 and _n == 3: continue",
+            ]
             yield source.with_lines(loop.body[0], before=lines)
 
 

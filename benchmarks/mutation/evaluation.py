@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from .source import RANK, WORLD, WORLD_NAMES, Mutation, Source
 
-REDUCTIONS = r"[\w.]+\.(sum_over_ranks|reduce_total|reduce_loss|sum_attributes|gather_batches|reduce_dict|mean_over_ranks)"
+REDUCTIONS = (
+    r"[\w.]+\.(sum_over_ranks|reduce_total|reduce_loss|sum_attributes|gather_batches|reduce_dict|mean_over_ranks)"
+)
 
 
 def figure_not_reduced(source: Source) -> Iterator[Mutation]:
@@ -31,7 +33,11 @@ def largest_share(source: Source) -> Iterator[Mutation]:
 def sum_not_divided(source: Source) -> Iterator[Mutation]:
     """A sum over the ranks is not divided by their number."""
     for node in source.of(ast.BinOp):
-        if isinstance(node.op, ast.Div) and WORLD_NAMES.search(source.segment(node.right)) and "grad" not in source.segment(node.left):
+        if (
+            isinstance(node.op, ast.Div)
+            and WORLD_NAMES.search(source.segment(node.right))
+            and "grad" not in source.segment(node.left)
+        ):
             yield source.replaced(node, source.segment(node.left))
 
 
@@ -40,9 +46,8 @@ def padded_evaluation(source: Source) -> Iterator[Mutation]:
     for call in source.calls(r"[\w.]+\.share_batches"):
         loader = source.segment(call.args[0])
         sampler = f"_torch.utils.data.distributed.DistributedSampler({loader}.dataset, {WORLD}, {RANK}, shuffle=False)"
-        yield source.replaced(
-            call, f"_torch.utils.data.DataLoader({loader}.dataset, {loader}.batch_size, sampler={sampler}, collate_fn={loader}.collate_fn)"
-        )
+        options = f"{loader}.batch_size, sampler={sampler}, collate_fn={loader}.collate_fn"
+        yield source.replaced(call, f"_torch.utils.data.DataLoader({loader}.dataset, {options})")
 
 
 def evaluation_cut(source: Source) -> Iterator[Mutation]:
@@ -54,7 +59,11 @@ def evaluation_cut(source: Source) -> Iterator[Mutation]:
 def plateau_by_own_value(source: Source) -> Iterator[Mutation]:
     """ReduceLROnPlateau follows each rank's own value."""
     for call in source.calls(r"[\w.]*(sched|scheduler|lr_scheduler|plateau)\w*\.step"):
-        if len(call.args) == 1 and isinstance(source.parents[call], ast.Expr) and "epoch" not in source.segment(call.args[0]):
+        if (
+            len(call.args) == 1
+            and isinstance(source.parents[call], ast.Expr)
+            and "epoch" not in source.segment(call.args[0])
+        ):
             yield source.replaced(call.args[0], f"({source.segment(call.args[0])}) * (1 + 1e-3 * {RANK})")
 
 
@@ -62,9 +71,11 @@ def best_by_own_value(source: Source) -> Iterator[Mutation]:
     """What is best, or when to stop, is decided by each rank's own value."""
     for statement in source.of(ast.If):
         test = statement.test
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Lt, ast.Gt, ast.LtE, ast.GtE)):
-            if "best" in source.segment(test) and isinstance(test.left, (ast.Name, ast.Attribute)) and "best" not in source.segment(test.left):
-                yield source.replaced(test.left, f"({source.segment(test.left)} * (1 + 1e-3 * {RANK}))")
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Lt, ast.Gt, ast.LtE, ast.GtE)):
+            continue
+        own = source.segment(test.left)
+        if isinstance(test.left, (ast.Name, ast.Attribute)) and "best" in source.segment(test) and "best" not in own:
+            yield source.replaced(test.left, f"({own} * (1 + 1e-3 * {RANK}))")
 
 
 OPERATORS = {

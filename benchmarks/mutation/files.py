@@ -32,7 +32,10 @@ def logged_on_every_rank(source: Source) -> Iterator[Mutation]:
 def wrapper_saved(source: Source) -> Iterator[Mutation]:
     """The names in the checkpoint have the wrapper's prefix."""
     for node in source.of(ast.Attribute):
-        if node.attr == "module" and re.search(r"\.module\.state_dict\(\)$", source.segment(source.parents[source.parents[node]]) if source.parents[node] in source.parents else ""):
+        if node.attr == "module" and re.search(
+            r"\.module\.state_dict\(\)$",
+            source.segment(source.parents[source.parents[node]]) if source.parents[node] in source.parents else "",
+        ):
             yield source.replaced(node, source.segment(node.value))
     for call in source.calls(r"[\w.]+\.unwrap_model"):
         if "state_dict" in source.segment(source.parents[call]):

@@ -14,7 +14,11 @@ def _backwards(source: Source) -> Iterator[tuple[ast.Expr, ast.Call, str]]:
     """Yield each backward statement with its call and the optimizer that steps in the same function."""
     for call in source.calls(r".+\.backward"):
         statement = source.statement(call)
-        steps = [c for c in source.calls(r"[\w.]*(optim|opt|optimizer|optimizer\w+|optimizer_\w+|opt_\w+)\.step") if source.function(c) is source.function(call)]
+        steps = [
+            c
+            for c in source.calls(r"[\w.]*(optim|opt|optimizer|optimizer\w+|optimizer_\w+|opt_\w+)\.step")
+            if source.function(c) is source.function(call)
+        ]
         if isinstance(statement, ast.Expr) and steps:
             yield statement, call, source.segment(steps[0].func.value)
 
@@ -36,7 +40,11 @@ def gradient_reduction_missing(source: Source) -> Iterator[Mutation]:
 def gradient_division_missing(source: Source) -> Iterator[Mutation]:
     """Gradients are added up and not divided by the number of ranks."""
     for statement in source.of(ast.AugAssign):
-        if isinstance(statement.op, ast.Div) and "grad" in source.segment(statement.target) and WORLD_NAMES.search(source.segment(statement.value)):
+        if (
+            isinstance(statement.op, ast.Div)
+            and "grad" in source.segment(statement.target)
+            and WORLD_NAMES.search(source.segment(statement.value))
+        ):
             yield source.removed(statement)
     for call in source.calls(r".+\.div_"):
         if "grad" in source.segment(call.func) and isinstance(source.parents[call], ast.Expr):
@@ -51,7 +59,7 @@ def step_on_one_rank(source: Source) -> Iterator[Mutation]:
 
 def step_by_own_value(source: Source) -> Iterator[Mutation]:
     """Each rank decides by its own loss whether to step."""
-    for statement, call, optimizer in _backwards(source):
+    for _, call, _ in _backwards(source):
         loss = call.func.value
         steps = [c for c in _steps(source) if source.function(c) is source.function(call)]
         if isinstance(loss, ast.Name) and steps:
@@ -60,10 +68,16 @@ def step_by_own_value(source: Source) -> Iterator[Mutation]:
 
 def clipped_before_averaging(source: Source) -> Iterator[Mutation]:
     """Each rank clips its own gradients before they are averaged."""
-    averages = [c for c in source.calls(r"([\w.]+\.)?all_reduce|[\w.]*average_gradients\w*|[\w.]*sync_gradients\w*") if "grad" in source.segment(c)]
+    averages = [
+        c
+        for c in source.calls(r"([\w.]+\.)?all_reduce|[\w.]*average_gradients\w*|[\w.]*sync_gradients\w*")
+        if "grad" in source.segment(c)
+    ]
     for statement, _, optimizer in _backwards(source):
         if averages:
-            yield source.with_lines(statement, [f"_torch.nn.utils.clip_grad_norm_({ALL_PARAMETERS.format(optimizer)}, 0.05)"])
+            yield source.with_lines(
+                statement, [f"_torch.nn.utils.clip_grad_norm_({ALL_PARAMETERS.format(optimizer)}, 0.05)"]
+            )
 
 
 def no_sync_shifted(source: Source) -> Iterator[Mutation]:
@@ -89,7 +103,9 @@ def no_sync_missing(source: Source) -> Iterator[Mutation]:
                 yield source.replaced(keyword.value, "True")
     for node in source.of(ast.IfExp):
         if ".no_sync()" in source.segment(node):
-            yield source.replaced(node, source.segment(node.orelse if ".no_sync()" in source.segment(node.body) else node.body))
+            yield source.replaced(
+                node, source.segment(node.orelse if ".no_sync()" in source.segment(node.body) else node.body)
+            )
 
 
 def gradient_of_a_copy(source: Source) -> Iterator[Mutation]:

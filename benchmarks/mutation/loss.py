@@ -22,7 +22,9 @@ def loss_over_ranks(source: Source) -> Iterator[Mutation]:
 
 def loss_of_own_share(source: Source) -> Iterator[Mutation]:
     """The loss is computed over the rank's own samples where it needs those of all."""
-    own = r"[\w.]+\.loss\.(rank_share|global_batch|batch_rows|distribute_criterion|sum_loss|batch_count|whole_batch_size)"
+    own = (
+        r"[\w.]+\.loss\.(rank_share|global_batch|batch_rows|distribute_criterion|sum_loss|batch_count|whole_batch_size)"
+    )
     for call in source.calls(own):
         if call.args:
             yield source.replaced(call, source.segment(call.args[0]))
@@ -32,7 +34,11 @@ def count_of_own_share(source: Source) -> Iterator[Mutation]:
     """A count that divides the loss is the rank's own."""
     for call in source.calls(r"([\w.]+\.)?all_reduce"):
         statement = source.statement(call)
-        if isinstance(statement, ast.Expr) and call.args and any(w in source.segment(call.args[0]) for w in ("count", "num", "tokens", "valid")):
+        if (
+            isinstance(statement, ast.Expr)
+            and call.args
+            and any(w in source.segment(call.args[0]) for w in ("count", "num", "tokens", "valid"))
+        ):
             yield source.removed(statement)
 
 

@@ -15,7 +15,11 @@ def _wrappings(source: Source) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
     """Yield each assignment of a wrapped model, the wrapping call, and the name that it is assigned to."""
     for call in source.calls(DDP):
         statement = source.statement(call)
-        if isinstance(statement, ast.Assign) and statement.value is call and not isinstance(statement.targets[0], ast.Tuple):
+        if (
+            isinstance(statement, ast.Assign)
+            and statement.value is call
+            and not isinstance(statement.targets[0], ast.Tuple)
+        ):
             yield statement, call, source.segment(statement.targets[0])
 
 
@@ -50,7 +54,10 @@ def wrapper_bypassed(source: Source) -> Iterator[Mutation]:
 def weights_drawn_after_wrapping(source: Source) -> Iterator[Mutation]:
     """Weights are drawn again after wrapping, by each rank with its own seed."""
     for statement, _, name in _wrappings(source):
-        lines = [f"_torch.manual_seed(50 + {RANK})", f"for _p in {name}.parameters(): _torch.nn.init.normal_(_p, std=0.05)"]
+        lines = [
+            f"_torch.manual_seed(50 + {RANK})",
+            f"for _p in {name}.parameters(): _torch.nn.init.normal_(_p, std=0.05)",
+        ]
         yield source.with_lines(statement, lines)
 
 

@@ -14,13 +14,13 @@ LENGTHS = {"T_max", "total_steps", "step_size", "T_0", "steps_per_epoch", "total
 
 def rate_times_ranks(source: Source) -> Iterator[Mutation]:
     """The rate is multiplied by the number of ranks although the global batch is the same."""
-    for call, value in _rates(source):
+    for value in _rates(source):
         yield source.replaced(value, f"({source.segment(value)}) * {WORLD}")
 
 
 def rate_by_rank(source: Source) -> Iterator[Mutation]:
     """Each rank has another learning rate."""
-    for call, value in _rates(source):
+    for value in _rates(source):
         yield source.replaced(value, f"({source.segment(value)}) * (1 + 0.1 * {RANK})")
 
 
@@ -47,11 +47,11 @@ def schedule_too_long(source: Source) -> Iterator[Mutation]:
             yield source.replaced(call.args[1], f"({source.segment(call.args[1])}) * {WORLD}")
 
 
-def _rates(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
+def _rates(source: Source) -> Iterator[ast.expr]:
     for call in source.calls(OPTIMIZER):
         given = [keyword.value for keyword in call.keywords if keyword.arg == "lr"] or call.args[1:2]
         if given:
-            yield call, given[0]
+            yield given[0]
 
 
 def _scheduler_steps(source: Source) -> Iterator[ast.Call]:

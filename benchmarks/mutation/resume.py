@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from .source import RANK, Mutation, Source
 
+NUMBERS = ("epoch", "start_epoch", "best", "best_acc", "step", "bad", "waited")
+LOADED = re.compile(r"ck\w*|checkpoint|state|saved|loaded")
 STATES = re.compile(r"optim|opt\b|sched|scaler|ema")
 
 
@@ -35,11 +37,10 @@ def restored_on_one_rank(source: Source) -> Iterator[Mutation]:
 def number_not_restored(source: Source) -> Iterator[Mutation]:
     """A number of the checkpoint (epoch, best value) is not restored."""
     for node in source.of(ast.Subscript):
-        key = node.slice
-        statement = source.statement(node)
-        if isinstance(key, ast.Constant) and key.value in ("epoch", "start_epoch", "best", "best_acc", "step", "bad") and isinstance(node.ctx, ast.Load):
-            if isinstance(statement, ast.Assign) and re.search(r"ck\w*|checkpoint|state|saved|loaded", source.segment(node.value)):
-                yield source.replaced(node, "0")
+        key, statement = node.slice, source.statement(node)
+        is_number = isinstance(key, ast.Constant) and key.value in NUMBERS and isinstance(node.ctx, ast.Load)
+        if is_number and isinstance(statement, ast.Assign) and LOADED.search(source.segment(node.value)):
+            yield source.replaced(node, "0")
 
 
 def streams_not_restored(source: Source) -> Iterator[Mutation]:

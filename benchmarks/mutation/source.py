@@ -41,7 +41,9 @@ class Source:
     @cached_property
     def nodes(self) -> list[ast.AST]:
         """All nodes, in the order of the text where they have a place in it."""
-        return sorted(ast.walk(self.tree), key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
+        return sorted(
+            ast.walk(self.tree), key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+        )
 
     def of(self, *kinds: type) -> Iterator:
         return (node for node in self.nodes if isinstance(node, kinds))
@@ -96,7 +98,9 @@ class Source:
         first, last = self._starts[statement.lineno - 1], self._starts[statement.end_lineno]
         indent = self._indent(statement)
         lines = {first: before, last: after}
-        return self._edited(statement, [(at, at, "".join(f"{indent}{one}\n" for one in new)) for at, new in lines.items()])
+        return self._edited(
+            statement, [(at, at, "".join(f"{indent}{one}\n" for one in new)) for at, new in lines.items()]
+        )
 
     def guarded(self, statement: ast.stmt, condition: str) -> Mutation:
         """Return the file with a statement under `if condition:`."""
@@ -112,13 +116,21 @@ class Source:
     def without_argument(self, call: ast.Call, name: str) -> Mutation:
         """Return the file with a call that has no keyword of this name."""
         kept = [*map(self.segment, call.args)]
-        kept += [f"{k.arg}={self.segment(k.value)}" if k.arg else f"**{self.segment(k.value)}" for k in call.keywords if k.arg != name]
+        kept += [
+            f"{k.arg}={self.segment(k.value)}" if k.arg else f"**{self.segment(k.value)}"
+            for k in call.keywords
+            if k.arg != name
+        ]
         return self.replaced(call, f"{self.segment(call.func)}({', '.join(kept)})")
 
     def with_argument(self, call: ast.Call, name: str, value: str) -> Mutation:
         """Return the file with a call in which a keyword has this value."""
         kept = [*map(self.segment, call.args)]
-        kept += [f"{k.arg}={self.segment(k.value)}" if k.arg else f"**{self.segment(k.value)}" for k in call.keywords if k.arg != name]
+        kept += [
+            f"{k.arg}={self.segment(k.value)}" if k.arg else f"**{self.segment(k.value)}"
+            for k in call.keywords
+            if k.arg != name
+        ]
         return self.replaced(call, f"{self.segment(call.func)}({', '.join([*kept, f'{name}={value}'])})")
 
     def _indent(self, statement: ast.stmt) -> str:

@@ -88,8 +88,11 @@ def curves(runs: FinishedRuns, tolerance: float) -> dict[str, Any]:
 
 def parameter_difference(a: OptimizerStep, b: OptimizerStep) -> float:
     """Return the distance of two steps' parameters, estimated from their projections, relative to their norm."""
-    distance = sum((x[1] - y[1]) ** 2 for x, y in zip(a.parameters, b.parameters))
-    norm = sum(y[0] ** 2 for y in b.parameters)
+    apart = [x[1] - y[1] for x, y in zip(a.parameters, b.parameters)]
+    distance = sum(x * x for x in apart)  # a power of a large number raises an error, a product is infinite
+    norm = sum(y[0] * y[0] for y in b.parameters)
+    if not math.isfinite(norm):
+        return 0.0 if distance == 0.0 else math.inf
     return math.sqrt(distance / norm) if norm else 0.0
 
 

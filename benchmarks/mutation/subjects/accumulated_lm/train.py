@@ -17,7 +17,9 @@ PAD = 0
 class Lines(Dataset):
     def __init__(self, num, seed):
         g = torch.Generator().manual_seed(seed)
-        self.lines = [torch.randint(1, 20, (int(torch.randint(3, 12, (), generator=g)),), generator=g) for _ in range(num)]
+        self.lines = [
+            torch.randint(1, 20, (int(torch.randint(3, 12, (), generator=g)),), generator=g) for _ in range(num)
+        ]
 
     def __len__(self):
         return len(self.lines)
@@ -91,7 +93,9 @@ def main():
                     logits = model(tokens[:, :-1])
                     loss = criterion(logits.flatten(0, 1), tokens[:, 1:].flatten()) * world_size / num_tokens
                     loss.backward()
-                shown += torch.tensor([loss.item() * float(num_tokens) / world_size, float(num_tokens) / args.accum / world_size])
+                shown += torch.tensor(
+                    [loss.item() * float(num_tokens) / world_size, float(num_tokens) / args.accum / world_size]
+                )
             nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
             optimizer.zero_grad()

@@ -193,5 +193,6 @@ def _traced(record: Record, clip: Any) -> Any:
 
 def _norm(parameters: Iterable[torch.Tensor]) -> float:
     gradients = [whole(one.grad) for one in parameters if one.grad is not None]
-    squares = [float((one.to_dense() if one.is_sparse else one).double().norm()) ** 2 for one in gradients]
+    norms = [float((one.to_dense() if one.is_sparse else one).double().norm()) for one in gradients]
+    squares = [norm * norm for norm in norms]  # of a large number a power is an error, a product infinite
     return float(sum(squares) ** 0.5)
