@@ -10,7 +10,7 @@
 The scripts are those of benchmarks/mutation/subjects/ (plain torch), of tests/verify/projects/ (the runtime), the
 golden projects of tests/convert/ after their conversion, and those of --folder (NAME/train.py with NAME in
 arguments.json). Each mutation operator (benchmarks/mutation/) is applied at each place where it can be; a mutant whose
-script fails on one process alone is no distributed mistake and is left out. Mutants that train as before are listed by
+script fails on one process, too, is left out. Mutants that train as before are listed by
 hand with the reason in benchmarks/mutation/equivalent.json. A mutant is caught with exit status 1; its cause is right
 when a failed check names one of the operator's codes. Before the mutants each sound script is judged itself; what fails
 there does not count in its mutants.
