@@ -34,6 +34,74 @@ def verified(folder: Path, *changes: tuple[str, str]) -> tuple[int, dict[str, An
     return status, report, {verdict["check"]: verdict for verdict in report["verdicts"]}
 
 
+# Trainings in which nothing is wrong, and the exit status.
+ACCUMULATED = (BUILT, "Accelerator(cpu=True, gradient_accumulation_steps=2)")
+CLIPPED = """\
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+"""
+REDUCED = """\
+        right += (guess == batch["y"]).sum()
+        total += torch.tensor(float(len(guess)))
+    right, total = accelerator.reduce((right, total), reduction="sum")
+"""
+GATHERED = """\
+        guess, truth = accelerator.gather_for_metrics((guess, batch["y"]))
+        right += (guess == truth).sum().item()
+        total += len(truth)
+"""
+GUARDED = """\
+        if accelerator.is_main_process:
+            guess = accelerator.gather_for_metrics(guess)
+        total = 1
+"""
+BY_HAND = """\
+            for _ in range(accelerator.num_processes):
+                scheduler.step()
+"""
+DISPATCHED = (BUILT, "Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))")
+LOOP = """\
+    for batch in train_loader:
+        with accelerator.accumulate(model):
+"""
+JOINED = (
+    (BUILT, "Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(even_batches=False))"),
+    ("Marks(96, 1)", "Marks(90, 1)"),
+    ("Marks(29, 2)", "Marks(32, 2)"),
+    ("LinearLR(optimizer, 1.0, 0.1, args.epochs * len(train_loader))", "LambdaLR(optimizer, lambda step: 1.0)"),
+    (LOOP, LOOP.replace("accelerator.accumulate", "accelerator.join_uneven_inputs([model]), accelerator.accumulate")),
+)
+SOUND = {
+    "accumulated and clipped": ((ACCUMULATED, ("            optimizer.step()\n", CLIPPED)), 0),
+    "half precision": (((BUILT, 'Accelerator(cpu=True, mixed_precision="bf16")'),), 0),
+    "reduced": (((GATHERED, REDUCED), ("Marks(29, 2)", "Marks(32, 2)")), 0),
+    "dispatched": ((DISPATCHED,), 3),
+    "joined": (JOINED, 0),
+}
+MISTAKES = {
+    "gather": ((("gather_for_metrics", "gather"),), "RF111", "gather_for_metrics"),
+    "stepped by hand": ((("            scheduler.step()\n", BY_HAND),), "RF305", "num_processes"),
+    "guarded": (((GATHERED, GUARDED),), "RF402", "outside of is_main_process"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n[0] != "d")) for n in SOUND])
+def test_a_sound_training_is_not_accused(tmp_path: Path, name: str) -> None:
+    changes, expected = SOUND[name]
+    status, report, _ = verified(tmp_path, *changes)
+    assert (status, report["status"]) == (expected, {0: "PASS", 3: "INCOMPLETE"}[expected]), report["conclusion"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n[0] != "s")) for n in MISTAKES])
+def test_a_mistake_is_named_in_the_words_of_accelerate(tmp_path: Path, name: str) -> None:
+    changes, code, word = MISTAKES[name]
+    status, report, _ = verified(tmp_path, *changes)
+    assert status == 1, report["conclusion"]
+    (fault,) = report["faults"]
+    assert fault["cause"] == code and word in fault["remedy"]
+
+
 @pytest.mark.parametrize("seedable", [False, True], ids=["its own order", "seedable"])
 def test_an_order_that_accelerate_does_not_restore_is_a_note(tmp_path: Path, seedable: bool) -> None:
     status, report, verdicts = verified(tmp_path, *([SEEDABLE, SET_EPOCH] if seedable else []))

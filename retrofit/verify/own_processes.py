@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from retrofit.verify.trace.events import GroupJoin, ParserUse, SpawnCall
+from retrofit.verify.trace.events import DispatchedBatches, GroupJoin, ParserUse, SpawnCall
 
 from .evidence import Run
 
@@ -75,6 +75,16 @@ def why_not_followed(script: Path, run: Run) -> str | None:
             "torch.cuda.device_count() or an argument of the script such as --gpus"
         )
     return None
+
+
+def why_not_drawn(many: Run) -> str | None:
+    """Return why the batches of the ranks cannot be compared; None where each rank draws its own."""
+    if not any(rank.of(DispatchedBatches) for rank in many.ranks):
+        return None
+    return (
+        "rank 0 draws the batches of all ranks and sends them (dispatch_batches of Accelerate, which a stream "
+        "has by default), and that is not followed; verify with DataLoaderConfiguration(dispatch_batches=False)"
+    )
 
 
 def meets_at_own_port(one: Run, many: Run) -> bool:

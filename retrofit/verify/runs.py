@@ -26,7 +26,7 @@ from .checks.data.global_batch import is_divided_twice
 from .checks.options import CheckOptions
 from .checks.training.differences import may_be_rounding, tolerance_of
 from .evidence import RankTrace, Run, load_run
-from .own_processes import meets_at_own_port, number_option, spawns, why_not_followed, with_number
+from .own_processes import meets_at_own_port, number_option, spawns, why_not_drawn, why_not_followed, with_number
 from .restarts.restart import Restart
 from .restarts.resumes import Resumes, on_one_process
 from .source.decisions import decision_tests
@@ -128,7 +128,8 @@ def _run_many(plan: Plan, runs: FinishedRuns, progress: Progress, alone: Sequenc
         _run(plan, runs, progress, text, ["many"])
     script = judged_script(plan)
     if not spawns(script, runs.by_name.get("many", runs.by_name["one"])):
-        return replace(plan, in_turn=meets_at_own_port(runs.by_name["one"], runs.by_name["many"])), None
+        many = runs.by_name["many"]
+        return replace(plan, in_turn=meets_at_own_port(runs.by_name["one"], many)), why_not_drawn(many)
     plan = replace(plan, spawns=True, number_option=number_option(runs.by_name["one"]))
     if runs.by_name["one"].main.first(SpawnCall) is not None:
         _run_again(plan, runs, progress, "one process, which the script starts", alone)

@@ -118,6 +118,16 @@ class GroupJoin(Event):
 
 
 @dataclass(frozen=True)
+class UnevenInputs(Event):
+    """The script trains in torch's Join context, `with model.join()`: ranks may have other numbers of batches."""
+
+
+@dataclass(frozen=True)
+class DispatchedBatches(Event):
+    """A library begins to draw the batches of all ranks on rank 0, and to send each rank its part."""
+
+
+@dataclass(frozen=True)
 class SpawnCall(Event):
     """The script calls torch.multiprocessing.spawn or start_processes."""
 

@@ -21,7 +21,7 @@ import torch
 
 from retrofit.distributed.data.random_state import mix_seed, seed_everything
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
-from retrofit.verify.trace.computation.collectives import install_groups
+from retrofit.verify.trace.computation.collectives import install_groups, install_join
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.operators import OperatorTrace
@@ -92,6 +92,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     install_output(recorder.record, settings.project)
     install_files(recorder.record, settings.project, [settings.folder])
     install_groups(recorder.record)
+    install_join(recorder.record)
     install_gathered(recorder.record)
     rows = BatchRows()
     streams = Streams(settings.seed, rows.leave)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import RankTrace, Run, Runs
-from retrofit.verify.trace.events import CollectiveCall
+from retrofit.verify.trace.events import CollectiveCall, UnevenInputs
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .errors import first_failure
@@ -99,7 +99,7 @@ def _uneven_and_shortened(run: Run) -> Finding | None:
     uneven = uneven_batches(run)
     last_ends = [rank.epochs[-1].end for rank in run.ranks if rank.epochs]
     is_shortened = any(end is not None and end.is_capped for end in last_ends)
-    if uneven is None or not is_shortened:
+    if uneven is None or not is_shortened or any(rank.of(UnevenInputs) for rank in run.ranks):
         return None
     return Finding("in an epoch that is run to its end some ranks would wait for others", "RF106", value=uneven)
 

@@ -6,12 +6,15 @@ import functools
 import os
 import re
 import sys
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 
-from retrofit.verify.trace.events import CollectiveCall, GroupJoin, Record
+from retrofit.verify.trace.after_import import after_import
+from retrofit.verify.trace.events import CollectiveCall, GroupJoin, Record, UnevenInputs
 
 # Of these the first argument is what a rank receives; how much it gives is the same on every rank.
 _GIVES_SECOND = ("gather",)
@@ -44,6 +47,30 @@ def install_groups(record: Record) -> None:
     for name, module in list(sys.modules.items()):  # others of torch have it by name, such as that of device meshes
         if name.startswith("torch.") and vars(module).get("init_process_group") is join:
             module.init_process_group = traced  # type: ignore[attr-defined]
+
+
+def install_join(record: Record) -> None:
+    """Record each entry of torch's Join context, and of Accelerate's, which is torch's on several GPUs only."""
+    enter = Join.__enter__
+
+    @functools.wraps(enter)
+    def traced(context: Join) -> Any:
+        record(UnevenInputs())
+        return enter(context)
+
+    def watch(module: ModuleType) -> None:
+        owner = module.Accelerator
+        join = owner.join_uneven_inputs
+
+        @functools.wraps(join)
+        def traced_join(*args: Any, **kwargs: Any) -> Any:
+            record(UnevenInputs())
+            return join(*args, **kwargs)
+
+        owner.join_uneven_inputs = traced_join
+
+    Join.__enter__ = traced  # type: ignore[method-assign]
+    after_import("accelerate.accelerator", watch)
 
 
 def is_collective(func: Any) -> bool:

@@ -88,10 +88,13 @@ class ModelTrace:
         return found
 
 
+OF_FABRIC = "_forward_module."  # the prefix in the module that Lightning Fabric's setup returns
+
+
 def plain_name(name: str) -> str:
     """Return a parameter's name without the prefixes that wrappers add."""
     while True:
-        prefix = next((prefix for prefix in WRAPPER_PREFIXES if name.startswith(prefix)), None)
+        prefix = next((prefix for prefix in (*WRAPPER_PREFIXES, OF_FABRIC) if name.startswith(prefix)), None)
         if prefix is None:
             return name
         name = name[len(prefix) :]

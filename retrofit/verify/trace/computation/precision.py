@@ -52,6 +52,10 @@ def use_float64() -> Callable[[], None]:
 
 
 def _widen_inputs(module: torch.nn.Module, inputs: Any) -> Any:
+    """Return what the module is called with: under autocast, too, which would narrow its weights as its inputs are."""
+    if any(isinstance(value, torch.Tensor) and value.dtype in _HALF for value in inputs) and _is_autocast():
+        inputs = tuple(value.double() if getattr(value, "dtype", None) in _HALF else value for value in inputs)
+        return _cast(inputs, torch.float64)
     return _cast(inputs, torch.float64) if _types(inputs) & _NARROW else None
 
 
@@ -118,6 +122,7 @@ def _promoted(func: Any, run: Run) -> Run:
 
 
 _WIDE, _NARROW = 1, 2
+_HALF = (torch.bfloat16, torch.float16)
 _BOTH = _WIDE | _NARROW
 
 

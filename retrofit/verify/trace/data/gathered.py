@@ -1,4 +1,4 @@
-"""Rows that a library gathers from all ranks for a metric."""
+"""Rows that a library gathers from all ranks for a metric, and batches that it sends from one rank to the others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from types import ModuleType
 from typing import Any
 
 from retrofit.verify.trace.after_import import after_import
-from retrofit.verify.trace.events import MetricRows, Record
+from retrofit.verify.trace.events import DispatchedBatches, MetricRows, Record
 
 # Functions that leave out of what they gather the samples by which a library has filled up the last batch.
 GATHERING = {"accelerate.accelerator": ("Accelerator", "gather_for_metrics")}
+# Loaders that draw the batches of all ranks on rank 0. A pass over them is an `__iter__`.
+DISPATCHING = {"accelerate.data_loader": "DataLoaderDispatcher"}
 
 
 def install_gathered(record: Record) -> None:
-    """Record MetricRows for each call of a function of GATHERING."""
+    """Record MetricRows for each call of a function of GATHERING, DispatchedBatches for a pass over DISPATCHING."""
+    for name, loader in DISPATCHING.items():
+        after_import(name, functools.partial(_watch_passes, record, loader))
     for name, (owner, function) in GATHERING.items():
         after_import(name, functools.partial(_watch, record, owner, function))
 
@@ -33,6 +37,18 @@ def _watch(record: Record, owner: str, function: str, module: ModuleType) -> Non
         return gathered
 
     setattr(watched, function, traced)
+
+
+def _watch_passes(record: Record, loader: str, module: ModuleType) -> None:
+    watched = getattr(module, loader)
+    iterate: Callable[..., Any] = watched.__iter__
+
+    @functools.wraps(iterate)
+    def traced(*args: Any) -> Any:
+        record(DispatchedBatches())
+        return iterate(*args)
+
+    watched.__iter__ = traced
 
 
 def _num_rows(gathered: Any) -> int | None:
