@@ -85,6 +85,7 @@ def a_report(**changes) -> Report:
         environment={"torch": "2.1.0", "cores": 2},
         controls=["Both runs computed in float64."],
         lines_run=[["train.py", 12]],
+        kept_batch="with batch_size divided by 2",
         own_figures=["loss #: 0.5 with 2 processes, 0.6 with 1"],
         seconds=43.2,
     )
@@ -401,7 +402,7 @@ LATE = dataclasses.replace(FAILED, check="late", step=4, summary="late", cause="
 FOLLOWS = dataclasses.replace(FAILED, check="early", step=0, summary="follows from it (see late)")
 MORE = [dataclasses.replace(FAILED, check=f"more {number}", summary=f"more {number}") for number in range(3)]
 NEEDED = [passed(check, "t", "same") for check in COMPARED]
-SAME = "PASS: 2 processes train the same model as 1"
+SAME = "PASS: with batch_size divided by 2, 2 processes train the same model as 1"
 FOUR = "samples, losses, gradients and weights compared"
 CONCLUSIONS = [
     ([*NEEDED, PASSED, NO], PASS, 0, f"{SAME}: {FOUR} (5 checks passed, 1 not applicable), 43 s"),

@@ -46,7 +46,7 @@ class Recorder:
     """Collects the events of one process."""
 
     def __init__(self, rank=0):
-        self.rank, self.events, self.step, self.passes = rank, [], 0, 0
+        self.rank, self.events, self.step, self.passes, self.rate = rank, [], 0, 0, 0.1
 
     def add(self, event):
         self.events.append(spoil(event, seconds=round(len(self.events) * 0.01, 4), step=self.step))
@@ -116,7 +116,7 @@ def step_event(recorder, loss, rows, flavour="double"):
         OptimizerStep(
             optimizer=0,
             number=recorder.step,
-            lr=[0.1 if recorder.first_step + recorder.step < STEPS_PER_EPOCH else 0.05],
+            lr=[recorder.rate if recorder.first_step + recorder.step < STEPS_PER_EPOCH else recorder.rate / 2],
             losses=[loss],
             rows=rows,
             gradients=[[0.5 / done, 0.25 / done], [0.2 / done, -0.1 / done]],
@@ -132,13 +132,13 @@ def step_event(recorder, loss, rows, flavour="double"):
 
 def train_epoch(recorder, epoch, order, batches, world, flavour):
     probe = {"0": "content 0", "8": "content 8", "15": "content 15"} if flavour == "double" else None
-    size = BATCH // world
+    size = len(batches[0])
     number = recorder.begin(TRAIN, 16, epoch, 0, size, True, probe=probe if epoch == recorder.first_epoch else None)
     recorder.add(EpochOrder(number, order, is_complete=True))
     for k, batch in enumerate(batches):
         recorder.add(BatchDrawn(number, k, batch))
         if recorder.first_step + recorder.step == STEPS_PER_EPOCH * recorder.first_epoch and k == 0:
-            recorder.add(OptimizerFound(0, "SGD", NAMES, SHAPES, device=None))
+            recorder.add(OptimizerFound(0, "SGD", NAMES, SHAPES, device=None, base_lr=[recorder.rate]))
             recorder.add(InitialWeights(0, **weights(recorder.first_step, flavour)))
             if recorder.stops:
                 return
@@ -171,10 +171,10 @@ def evaluation_events(iteration, share):
     return [EpochOrder(iteration, [share], is_complete=True), BatchDrawn(iteration, 0, share), end]
 
 
-def process(rank, world, flavour="double", replay=False, epochs=(0, 1), stops=False):
-    """Return the trace of one process of a sound run."""
+def process(rank, world, flavour="double", replay=False, epochs=(0, 1), stops=False, times=1):
+    """Return the trace of one process of a sound run, with a batch and a rate that are `times` as large."""
     recorder = Recorder(rank)
-    recorder.first_epoch, recorder.stops = epochs[0], stops
+    recorder.first_epoch, recorder.stops, recorder.rate = epochs[0], stops, 0.1 * times
     recorder.first_step = STEPS_PER_EPOCH * epochs[0]
     recorder.add(ProcessStart(rank, world, torch="2.9", cuda=False, threads=1))
     recorder.add(ParserUse([], {"--local_rank": True, "--local-rank": True}, refuses_unknown=True))
@@ -185,7 +185,7 @@ def process(rank, world, flavour="double", replay=False, epochs=(0, 1), stops=Fa
         recorder.add(FileChange("write", "runs/events.out.tfevents.1.host"))
     for epoch in epochs:
         drawn = order_of_epoch(epoch)[rank::world] if world > 1 else order_of_epoch(epoch, flavour)
-        order = chunks(drawn, BATCH // world)
+        order = chunks(drawn, times * BATCH // world)
         shares = [chunks(order_of_epoch(epoch)[r::WORLD], BATCH // WORLD) for r in range(WORLD)]
         batches = [a + b for a, b in zip(*shares)] if replay else order
         train_epoch(recorder, epoch, order, batches, world, flavour)
@@ -209,6 +209,7 @@ def sound_runs(original=True):
     runs = {
         "one": run_of("one", flavour="single"),
         "many": run_of("many", WORLD),
+        "default": run_of("default", WORLD, times=WORLD),
         "reference": run_of("reference", replay=True),
         "resumed": run_of("resumed", WORLD, epochs=(1,)),
         "reload": run_of("reload", epochs=(1,), stops=True),

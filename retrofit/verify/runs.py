@@ -20,6 +20,7 @@ from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.trace.events import SpawnCall, TraceError
 from retrofit.verify.trace.settings import TraceSettings
 
+from .batch_mode import GLOBAL, keeps_batch, steps_of_user_mode
 from .checks.checkpoint.library_order import IN_ORDER, is_of_library
 from .checks.checkpoint.resume import resume
 from .checks.data.global_batch import is_divided_twice
@@ -38,7 +39,6 @@ OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 REPLAYS = ("reference", "reordered")
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
-BATCH_TWIN = {"RETROFIT_BATCH": "global"}  # distribute_loader then keeps the global batch of one process at N
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class FinishedRuns:
     commands: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
     interpreters: dict[int, Interpreter] = field(default_factory=dict)  # by the rank that they fork
+    kept_batch: str = ""  # what keeps the global batch, where the script as it is started has a larger one
 
 
 def run_all(plan: Plan, progress: Progress) -> FinishedRuns:
@@ -107,9 +108,11 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
     resumes = Resumes(plan, runs, plan.folder / SNAPSHOTS["many"], partial(_run, plan, runs, progress))
     restarts = resumes.sure()
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
-    if together or restarts:
-        text = "one process on the same batches" + (", and restarts from the checkpoint" if restarts else "")
-        _run(plan, runs, progress, text, [*together, *restarts], restarts)
+    default = _as_started(plan, runs)
+    if together or restarts or default:
+        text = "one process on the same batches" + (", restarts from the checkpoint" if restarts else "")
+        text += f", {plan.nproc} processes as you start them" if default else ""
+        _run(plan, runs, progress, text, [*together, *default, *restarts], restarts)
     restarts = resumes.tried(restarts, judged_script(plan))
     if together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
         _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
@@ -146,6 +149,20 @@ def _run_again(plan: Plan, runs: FinishedRuns, progress: Progress, text: str, na
         shutil.rmtree(plan.folder / name, ignore_errors=True)
     shutil.rmtree(plan.folder / SNAPSHOTS["many"], ignore_errors=True)
     _run(plan, runs, progress, text, names)
+
+
+def _as_started(plan: Plan, runs: FinishedRuns) -> list[str]:
+    """Return the run as the user starts the script, where its batch is not the one that is compared."""
+    many = runs.by_name["many"]
+    project = _project(plan, "many")
+    kept = keeps_batch(plan.batch_flag, plan.nproc, project, [*plan.arguments, *plan.converted_arguments], plan.environ)
+    if not kept:
+        return []
+    runs.kept_batch = kept
+    if many.finished and all(rank.training for rank in many.ranks):
+        return ["default"]
+    runs.reasons["default"] = "not run: the script did not train to its end with the global batch kept (see completes)"
+    return []
 
 
 def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bool:
@@ -268,14 +285,14 @@ def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int
         copy_project(plan.project, project, leave_out=[plan.folder])
     is_original = _is_original(plan, name)
     _change(plan, project, is_original)
-    world_size = plan.nproc if name in ("many", "resumed", IN_ORDER) else 1
+    world_size = plan.nproc if name in ("many", "resumed", "default", IN_ORDER) else 1
     script = plan.original if is_original and plan.original else plan.script
     arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
-    if world_size > 1 and plan.batch_flag:
+    if world_size > 1 and plan.batch_flag and name != "default":
         arguments = divide_flag(arguments, plan.batch_flag, world_size)
     if plan.spawns and plan.number_option and not is_original:
         arguments = with_number(arguments, plan.number_option, world_size)
-    environ = {**plan.environ, **OF_EVERY_RUN, **({} if name in ("original", "one") else BATCH_TWIN)}
+    environ = {**plan.environ, **OF_EVERY_RUN, **({} if name in ("original", "one", "default") else GLOBAL)}
     if plan.is_launched and world_size == 1:
         environ.update(_as_launched())
     if not plan.use_gpus:
@@ -336,7 +353,7 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         rank=rank,
         world_size=world_size,
         spawns=plan.spawns and not _is_original(plan, name),
-        steps=plan.steps,
+        steps=steps_of_user_mode(plan.steps) if name == "default" else plan.steps,
         controlled=name not in ("original", "one"),
         replay=_replayed(plan, name, rank, restart),
         reorder=name == "reordered",

@@ -27,6 +27,7 @@ from retrofit.verify.checks.processes.launch import launch
 from retrofit.verify.checks.training.batchnorm import batchnorm
 from retrofit.verify.checks.training.communication import communication
 from retrofit.verify.checks.training.decisions import decisions
+from retrofit.verify.checks.training.default_mode import default_mode
 from retrofit.verify.checks.training.determinism import determinism
 from retrofit.verify.checks.training.learning_rate import lr
 from retrofit.verify.checks.training.ranks_agree import ranks_agree
@@ -69,6 +70,7 @@ CHECKS: dict[str, Check] = {
     "single_writer": single_writer,
     "checkpoint": checkpoint,
     "resume": resume,
+    "default_mode": default_mode,
     "devices": devices,
     "determinism": determinism,
 }

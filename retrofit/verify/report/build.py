@@ -15,6 +15,7 @@ from typing import Any
 from retrofit import __version__
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.output.own_figures import own_figures
+from retrofit.verify.checks.training.default_mode import is_same_batch
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs import FinishedRuns, Plan, judged_script
@@ -63,6 +64,7 @@ def build_report(
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
         dialect=dialect_of(judged_script(plan)),
         made=_made(plan.project),
+        kept_batch="" if is_same_batch(runs.by_name) else runs.kept_batch,
         own_figures=[*own_figures(runs.by_name, tolerance)] if overall_status(verdicts) == PASS else [],
     )
 

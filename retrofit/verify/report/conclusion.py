@@ -56,9 +56,10 @@ def conclusion(report: Report) -> str:
         return f"{FAIL}: {shown}{more}. {number} of {count(total, 'check')} failed, {took}"
     accepted = sum(verdict.status == ACCEPTED for verdict in verdicts)
     apart = f" apart from {count(accepted, 'accepted difference')}" if accepted else ""
+    kept = f"{report.kept_batch}, " if report.kept_batch else ""
     verb = "trains" if report.world_size == 1 else "train"
     return (
-        f"{PASS}: {count(report.world_size, 'process', 'processes')} {verb} the same model as 1{apart}: "
+        f"{PASS}: {kept}{count(report.world_size, 'process', 'processes')} {verb} the same model as 1{apart}: "
         f"{listed(COMPARED.values())} compared ({counts(verdicts)}), {took}"
     )
 

@@ -210,6 +210,15 @@ TRAINING_BUGS = [
         note="runs through at four times the rate for twice the batch",
     ),
     Bug(
+        id="17c",
+        title="the rate is scaled twice by the runtime: right with the global batch kept, too high where it grows",
+        project="classifier",
+        edits=[("train.py", "rd.scaled_lr(args.lr)", "rd.scaled_lr(rd.scaled_lr(args.lr))")],
+        cause=("RF304",),
+        check="default_mode",
+        note="runs through; the loss starts out higher with more ranks",
+    ),
+    Bug(
         id="18",
         title="the schedule counts the batches of one process: it is too long by the number of ranks",
         project="classifier",

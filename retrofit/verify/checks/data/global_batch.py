@@ -19,7 +19,7 @@ def global_batch(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many, one = runs["many"], runs["one"]
-    sizes, expected = _rows(many), _rows(one)
+    sizes, expected = rows_per_step(many), rows_per_step(one)
     if not sizes or not expected:
         run = many if not sizes else one
         return not_applicable(check, title, why_not(run, "no samples came from a DataLoader"))
@@ -37,7 +37,7 @@ def global_batch(runs: Runs, options: CheckOptions) -> Verdict:
 def global_batch_fault(runs: Runs) -> Finding | None:
     """Return by how much the global batch or the number of steps per epoch differs, if it does."""
     many, one = runs["many"], runs["one"]
-    sizes, expected = _rows(many), _rows(one)
+    sizes, expected = rows_per_step(many), rows_per_step(one)
     for opt in sizes:
         if opt not in expected or sizes[opt] == expected[opt]:
             continue
@@ -56,12 +56,12 @@ def global_batch_fault(runs: Runs) -> Finding | None:
 
 def is_divided_twice(many: Run, one: Run) -> bool:
     """Return whether a step of all ranks takes as many samples as one process divided by their number."""
-    sizes, expected = _rows(many), _rows(one)
+    sizes, expected = rows_per_step(many), rows_per_step(one)
     common = [opt for opt in sizes if opt in expected]
     return bool(common) and all(sizes[opt] * many.world_size == expected[opt] for opt in common)
 
 
-def _rows(run: Run) -> dict[int, int]:
+def rows_per_step(run: Run) -> dict[int, int]:
     """Return for each optimizer how many samples of all ranks its steps usually take; only those that take any."""
     sizes: dict[int, Counter[int]] = {}
     for step, rows in zip(run.main.steps, _rows_of_steps(run)):

@@ -38,14 +38,18 @@ def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
     files = [written_by(rank) for rank in many.ranks]
     if many.world_size == 1 or not any(files):
         return not_applicable(check, title, why_not(many, "no file was written"))
-    fault = (
-        _shared_fault(files) or _log_fault(many, files) or _own_copy_fault(many, files) or run_name_fault(many.ranks)
-    )
+    fault = writer_fault(many)
     if fault is not None:
         return fail_with(check, title, fault)
     by_others = {rank: sorted(own) for rank, own in enumerate(files) if rank and own}
     notes = [f"{ranks_named([rank])} writes {first_few(paths)}" for rank, paths in by_others.items()]
     return passed(check, title, f"{count(sum(map(len, files)), 'file')}", joined(notes))
+
+
+def writer_fault(run: Run) -> Finding | None:
+    """Return a fault for the first file that several ranks write, or that a rank other than 0 should not write."""
+    files = [written_by(rank) for rank in run.ranks]
+    return _shared_fault(files) or _log_fault(run, files) or _own_copy_fault(run, files) or run_name_fault(run.ranks)
 
 
 def written_by(rank: RankTrace) -> dict[str, Written]:

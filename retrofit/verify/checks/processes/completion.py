@@ -20,13 +20,14 @@ CONTROLLED = ("many", "reference", "resumed", "reload", "reload_original")
 def completes(runs: Runs, options: CheckOptions) -> Verdict:
     """Check that each process of each run ended with status 0; name the first error where one did not."""
     check, title = "completes", "every run comes to its end"
+    runs = {name: run for name, run in runs.items() if name != "default"}  # see default_mode
     if not runs:
         return not_applicable(check, title, "nothing was run")
     failed = (runs[name] for name in ORDER if name in runs and not runs[name].finished)
     broken = [run for run in failed if fails_as_before(runs, run, options) is None]
     if not broken:
         return passed(check, title, f"{count(len(runs), 'run')} ended with status 0 on every process")
-    fault = _original_fault(runs) or _fault_of_both(runs) or _fault_of(broken[0], runs)
+    fault = _original_fault(runs) or _fault_of_both(runs) or fault_of(broken[0], runs)
     others = [LABELS[run.name] for run in broken[1:]]
     note = "; ".join(part for part in (fault.note, f"failed too: {', '.join(others)}" if others else None) if part)
     return fail_with(check, title, Finding(fault.summary, fault.cause, fault.step, fault.value, note or None))
@@ -36,7 +37,7 @@ def _original_fault(runs: Runs) -> Finding | None:
     original = runs.get("original")
     if original is None or original.finished:
         return None
-    fault = _fault_of(original, runs)
+    fault = fault_of(original, runs)
     return Finding(fault.summary, "RF001", fault.step, fault.value)
 
 
@@ -48,11 +49,11 @@ def _fault_of_both(runs: Runs) -> Finding | None:
     single, several = first_failure(one), first_failure(many)
     if single is None or several is None or single.type != several.type:
         return None
-    fault = _fault_of(one, runs)
+    fault = fault_of(one, runs)
     return Finding(fault.summary, "RF001", fault.step, fault.value)
 
 
-def _fault_of(run: Run, runs: Runs) -> Finding:
+def fault_of(run: Run, runs: Runs) -> Finding:
     failure = first_failure(run)
     label = LABELS[run.name]
     steps = max((len(rank.steps) for rank in run.ranks), default=0)

@@ -96,7 +96,10 @@ class StepTrace:
         self._orders.append(order)
         parameters, names = [given[place] for place in order], [names[place] for place in order]
         shapes = [list(parameter.shape) for parameter in parameters]
-        self.recorder.record(OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters)))
+        base_lr = [float(group["initial_lr"]) if "initial_lr" in group else None for group in optimizer.param_groups]
+        self.recorder.record(
+            OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters), base_lr)
+        )
         self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
