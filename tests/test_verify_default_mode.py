@@ -82,6 +82,23 @@ def test_a_fault_of_this_mode_alone_is_found(spoil, words):
     assert verdict.status == "FAIL" and verdict.summary.startswith("as you start it") and words in verdict.summary
 
 
+def test_a_mode_that_the_runtime_refuses_is_not_judged():
+    runs = sound_runs()
+    message = "this rank has drawn all its batches of a loader; RETROFIT_BATCH=global gives as many as one process has"
+    cut(runs["default"], 1, IterationStart, 1, 1, ("StopIteration", message))
+    verdict = found(runs)
+    assert verdict.status == "NOT APPLICABLE" and message in verdict.summary
+
+
+def test_data_for_less_than_a_larger_batch_are_not_judged():
+    runs = sound_runs()
+    runs = {name: runs[name] for name in ("one", "many", "default")}
+    for run in runs.values():
+        change(run, IterationStart, having={"grad_enabled": True}, length=15)
+    an_error(runs["default"])
+    assert found(runs).status == "NOT APPLICABLE"
+
+
 def test_a_fault_of_both_modes_is_found_in_the_compared_one():
     runs = sound_runs()
     for name, size in (("many", 4), ("default", 8)):

@@ -42,6 +42,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "single_writer": ("RF50",),
     "checkpoint": ("RF50",),
     "resume": ("RF50",),
+    "default_mode": ("RF1", "RF3"),
     "devices": ("RF60",),
     "determinism": (),
 }

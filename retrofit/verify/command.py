@@ -99,6 +99,13 @@ def add_run_options(group: Any) -> None:
         metavar="ARGS",
         help="arguments that continue from {checkpoint}, or its {folder} (default: found in the script's --help)",
     )
+    add(
+        "--precision",
+        choices=("float64", "as-is"),
+        default="float64",
+        help="float64 finds logic errors; as-is compares in the script's own fp32, bf16 or AMP and under "
+        "torch.compile, within what perturbed runs of one process differ (default: %(default)s)",
+    )
     add("--device", choices=("auto", "cpu"), default="auto", help="cpu hides the GPUs (default: %(default)s)")
     add("--time-limit", type=float, default=600.0, metavar="S", help="seconds for each run (default: 600)")
     add("--hang-after", type=float, default=20.0, metavar="S", help="seconds without any progress (default: 20)")
@@ -160,6 +167,7 @@ def judge(plan: Plan, args: argparse.Namespace) -> Report:
         frozenset(args.accept),
         runs.reasons,
         coupled,
+        precision=plan.precision,
         lists_own_figures=uses_runtime(project),
         is_converted=is_converted(judged_script(plan), project),
     )
@@ -214,6 +222,7 @@ def make_plan(args: argparse.Namespace, project: Path, script: Path, **more: Any
         nproc=nproc,
         steps=args.steps,
         batch_flag=args.batch_flag,
+        precision=args.precision,
         resume_arguments=args.resume_args,
         use_gpus=nproc <= gpus,
         time_limit_s=args.time_limit,

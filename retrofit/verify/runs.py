@@ -24,8 +24,9 @@ from .batch_mode import GLOBAL, keeps_batch, steps_of_user_mode
 from .checks.checkpoint.library_order import IN_ORDER, is_of_library
 from .checks.checkpoint.resume import resume
 from .checks.data.global_batch import is_divided_twice
-from .checks.options import CheckOptions
+from .checks.options import AS_IS, FLOAT64, CheckOptions
 from .checks.training.differences import may_be_rounding, tolerance_of
+from .checks.training.own_precision import PERTURBED, ROUNDED, averaged_in
 from .evidence import RankTrace, Run, load_run
 from .own_processes import meets_at_own_port, number_option, spawns, why_not_drawn, why_not_followed, with_number
 from .restarts.restart import Restart
@@ -37,7 +38,7 @@ from .verdict import FAIL
 PRELOADED = ("numpy", "torch._dynamo", "torch.distributed", "torch.utils.data")
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
-REPLAYS = ("reference", "reordered")
+REPLAYS = ("reference", *PERTURBED)
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
 
 
@@ -56,6 +57,7 @@ class Plan:
     resume_arguments: list[str] | None = None  # None: found out from the script's own parser
     use_gpus: bool = False
     is_launched: bool = False  # one process has a launcher's variables, too: the script does not run without
+    precision: str = FLOAT64  # in which the runs are compared, or AS_IS
     spawns: bool = False  # the script starts its processes itself (mp.spawn)
     number_option: str | None = None  # its option that says how many
     in_turn: bool = False  # the runs are made one after the other: their groups meet at one port
@@ -114,7 +116,9 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
         text += f", {plan.nproc} processes as you start them" if default else ""
         _run(plan, runs, progress, text, [*together, *default, *restarts], restarts)
     restarts = resumes.tried(restarts, judged_script(plan))
-    if together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
+    if together and plan.precision == AS_IS:
+        _run(plan, runs, progress, "one process with other orders and other rounding", list(PERTURBED))
+    elif together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
         _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
     if "resumed" in restarts and _lacks_order_of_library(runs.by_name):
         text = "the restart with the order of samples that it has without the stop"
@@ -231,7 +235,16 @@ def _run(
     names: Sequence[str],
     restarts: Mapping[str, Restart] | None = None,
 ) -> None:
-    launches = [_launch(plan, name, (restarts or {}).get(name), runs.interpreters) for name in names]
+    launches = [
+        _launch(
+            plan,
+            name,
+            (restarts or {}).get(name),
+            runs.interpreters,
+            averaged_in(runs.by_name["many"]) if name in ROUNDED else "",
+        )
+        for name in names
+    ]
     traces = [plan.folder / name / "rank0.jsonl" for name in names]
     with progress.stage(text, traces, sum(map(_num_steps, launches)) or None) as on_progress:
         results = [
@@ -276,7 +289,9 @@ def _load(plan: Plan, name: str, result: RunResult, restart: Restart | None) -> 
     )
 
 
-def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int, Interpreter]) -> Launch:
+def _launch(
+    plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int, Interpreter], averaged_in: str = ""
+) -> Launch:
     project = _project(plan, name)
     if restart:
         source = SNAPSHOTS["alone" if name == "alone_resumed" else "many"]
@@ -300,7 +315,7 @@ def _launch(plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int
     elif plan.spawns:
         environ["CUDA_VISIBLE_DEVICES"] = _first_gpus(world_size)
     return Launch(
-        settings=[_settings(plan, name, rank, world_size, restart) for rank in range(world_size)],
+        settings=[_settings(plan, name, rank, world_size, restart, averaged_in) for rank in range(world_size)],
         script=os.path.relpath(script, plan.project),
         argv=arguments + (_from_start(plan, restart) if restart else []),
         environ=environ,
@@ -344,7 +359,9 @@ def _change(plan: Plan, project: Path, is_original: bool) -> None:
             shutil.copy2(before, path)
 
 
-def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restart | None) -> TraceSettings:
+def _settings(
+    plan: Plan, name: str, rank: int, world_size: int, restart: Restart | None, averaged_in: str
+) -> TraceSettings:
     return TraceSettings(
         folder=str(plan.folder / name),
         project=str(_project(plan, name)),
@@ -357,6 +374,9 @@ def _settings(plan: Plan, name: str, rank: int, world_size: int, restart: Restar
         controlled=name not in ("original", "one"),
         replay=_replayed(plan, name, rank, restart),
         reorder=name == "reordered",
+        as_is=plan.precision == AS_IS,
+        rounding=ROUNDED.index(name) + 1 if name in ROUNDED else 0,
+        averaged_in=averaged_in,
         snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",
         epochs_done=restart.epochs_done if restart else 0,
         batches_done=restart.batches_done if restart else 0,

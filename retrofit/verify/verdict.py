@@ -111,6 +111,7 @@ class Report:
     lines_run: Sequence[Sequence[str | int]] = ()  # by several processes, of the watched ones: [path, line]
     own_figures: Sequence[str] = ()  # what rank 0 prints or logs of its own share, where the training is the same
     dialect: str = ""  # what distributes the script, a key of DIALECTS; "" = the runtime
+    precision: str = "float64"  # in which the runs were compared, or "as-is"
     kept_batch: str = ""  # what keeps the global batch in the compared runs, where a plain start has a larger one
     made: Mapping[str, str] = field(default_factory=dict)  # the date, the kit's version, the project's commit
 

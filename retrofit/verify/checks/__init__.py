@@ -34,10 +34,10 @@ from retrofit.verify.checks.training.ranks_agree import ranks_agree
 from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs
 from retrofit.verify.trace.events import TraceError
-from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict, internal_error
+from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict, internal_error, not_applicable
 
 from .finding import LABELS
-from .options import CheckOptions
+from .options import AS_IS, IN_FLOAT64, CheckOptions
 from .original import original
 
 __all__ = ["CHECKS", "CheckOptions", "run_checks"]
@@ -75,6 +75,8 @@ CHECKS: dict[str, Check] = {
     "determinism": determinism,
 }
 
+OF_FIGURES = frozenset({"metrics", "logs"})  # of what is printed and logged
+
 
 def run_checks(runs: Runs, options: CheckOptions | None = None) -> list[Verdict]:
     """Return the verdicts of all checks, in reading order; a FAIL that `options.accept` names becomes ACCEPTED.
@@ -96,7 +98,10 @@ def run_checks(runs: Runs, options: CheckOptions | None = None) -> list[Verdict]
 def _made(name: str, runs: Runs, options: CheckOptions) -> Verdict:
     """Return the verdict of a check, INTERNAL_ERROR where the check itself fails."""
     try:
-        return CHECKS[name](runs, options)
+        verdict = CHECKS[name](runs, options)
+        if options.precision == AS_IS and name in OF_FIGURES and verdict.status == FAIL:
+            return not_applicable(name, verdict.title, IN_FLOAT64, verdict.summary)
+        return verdict
     except Exception as error:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return internal_error(name, f"the check {name} failed", f"{type(error).__name__}: {error}", text)

@@ -15,6 +15,8 @@ LABELS = {
     "default": "the script on several processes, as you start it",
     "reference": "the replay on one process",
     "reordered": "the replay with another order within its batches",
+    "rounded": "the replay with random rounding",
+    "rounded_again": "the replay with other random rounding",
     "resumed": "the resumed script",
     "resumed_in_order": "the resumed script, with the order of samples that it has without the stop",
     "reload": "the script that loads the checkpoint on one process",

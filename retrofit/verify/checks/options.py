@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
 
 
+FLOAT64, AS_IS = "float64", "as-is"
+IN_FLOAT64 = "compared in float64 only: a figure that counts samples jumps where weights differ by rounding"
+
+
 @dataclass(frozen=True)
 class CheckOptions:
     """Options of all checks."""
@@ -18,8 +22,10 @@ class CheckOptions:
     reasons: Mapping[str, str] = field(default_factory=dict)  # why a run was not made, by its name
     # The places where the loss couples the samples of a batch, asked for when a loss is not that of one process.
     coupled: Callable[[], Sequence[str]] = tuple
+    precision: str = FLOAT64  # in which the runs are compared: this, or AS_IS
     lists_own_figures: bool = False  # the script uses a runtime, which lists what rank 0 gives out of its own share
     is_converted: bool = False  # `retrofit convert` wrote it: on one process it is what it was before
 
     def tolerance_for(self, dtype: str) -> float:
+        """Return the tolerance of values after training steps, apart from those that perturbed runs measure."""
         return TOLERANCES.get(dtype, 1e-8) if self.tolerance is None else self.tolerance

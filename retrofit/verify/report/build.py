@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofit import __version__
-from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.output.own_figures import own_figures
 from retrofit.verify.checks.training.default_mode import is_same_batch
 from retrofit.verify.checks.training.differences import tolerance_of
@@ -39,6 +39,18 @@ CONTROLS = (
     "of a set, or a name by the time, is not the same by chance.",
     "Loader workers run inside the process, torch.compile is off, deterministic algorithms are on.",
 )
+CONTROLS_AS_IS = (
+    "Everything runs in the script's own precision and under torch.compile. A difference counts where it is larger "
+    "than rounding: 10 times the largest difference so far of one process from itself, with the samples of each batch "
+    "in another order, and twice with random errors of half a unit in the last place in products and sums.",
+    "A compiled graph draws by torch's own operators; what it computes in one kernel is neither seen nor made "
+    "comparable: BatchNorm of one rank's share, losses that couple samples.",
+    "Printed and logged figures are not judged, and steps from the first on that a gradient scaler leaves out in one "
+    "run alone.",
+    *CONTROLS[1:4],
+    *CONTROLS[5:6],
+    "Loader workers run inside the process, deterministic algorithms are on.",
+)
 CONTROLS_OF_ORIGINAL = (
     "The original and the retrofitted script in one process are compared as they are, in their own precision."
 )
@@ -59,14 +71,20 @@ def build_report(
         coverage=coverage(runs.by_name["many"]),
         runs=[_record(runs, name) for name in runs.by_name],
         environment=_environment(plan),
-        controls=[*CONTROLS, *([CONTROLS_OF_ORIGINAL] if plan.original else [])],
+        controls=_controls(plan),
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
         dialect=dialect_of(judged_script(plan)),
         made=_made(plan.project),
+        precision=plan.precision,
         kept_batch="" if is_same_batch(runs.by_name) else runs.kept_batch,
         own_figures=[*own_figures(runs.by_name, tolerance)] if overall_status(verdicts) == PASS else [],
     )
+
+
+def _controls(plan: Plan) -> list[str]:
+    of_runs = CONTROLS_AS_IS if plan.precision == AS_IS else CONTROLS
+    return [*of_runs, *([CONTROLS_OF_ORIGINAL] if plan.original else [])]
 
 
 def curves(runs: FinishedRuns, tolerance: float) -> dict[str, Any]:

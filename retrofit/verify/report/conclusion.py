@@ -25,8 +25,7 @@ from .faults import Fault, faults
 
 MEANING = (
     "PASS: in the steps that were run, {processes} drew the samples of one process and had its losses, gradients and "
-    "weights, apart from rounding. It says nothing about later steps, about speed, or about the rounding of your own "
-    "precision (float64 was used)."
+    "weights, apart from rounding. It says nothing about later steps, about speed, or about {}."
 )
 MOST_SHOWN = 3  # faults in the last line
 
@@ -68,7 +67,12 @@ def meaning(report: Report) -> str:
     """Return what a PASS means and does not mean; nothing for another outcome."""
     if overall_status(report.verdicts) != PASS:
         return ""
-    return MEANING.format(processes=count(report.world_size, "process", "processes"))
+    what = (
+        "errors smaller than the rounding of your own precision, in which they ran"
+        if report.precision == "as-is"
+        else "the rounding of your own precision (float64 was used)"
+    )
+    return MEANING.format(what, processes=count(report.world_size, "process", "processes"))
 
 
 def _sentence(fault: Fault) -> str:

@@ -28,6 +28,7 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     controls         [str, ...]: what was made comparable
     environment      {name: value}
     dialect          what distributes the script: "" (the runtime) | "torch" | "accelerate" | "fabric"
+    precision        "float64" | "as-is": in which the runs were compared
     kept_batch       "with the global batch kept (RETROFIT_BATCH=global)" | "with batch_size divided by 2" | "" where
                      the script's own start keeps the global batch
     made             {"Date", "Version", "Commit": text}: when, by which kit, of which commit of the project
@@ -87,6 +88,7 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "environment": report.environment,
         "dialect": report.dialect,
         "made": report.made,
+        "precision": report.precision,
         "kept_batch": report.kept_batch,
     }
     return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_lines(_plain(value))}" for key, value in content.items()) + "\n}"

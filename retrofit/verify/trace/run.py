@@ -26,6 +26,7 @@ from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
+from retrofit.verify.trace.computation.rounding import RandomRounding
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
 from retrofit.verify.trace.computation.steps import StepTrace, record_clipping
@@ -98,6 +99,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     streams = Streams(settings.seed, rows.leave)
     models = ModelTrace(rows.on_forward)
     operators = OperatorTrace(recorder.record, settings.controlled, rows, rows.following, rows.keys)
+    operators.widens = not settings.as_is
+    operators.rounding = RandomRounding(settings.rounding)
     install_batchnorm(recorder.record, settings.controlled, rows)
     record_nondeterministic(recorder.record)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -117,6 +120,8 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
     steps.on_backward = rows.on_backward
+    averaged_in = getattr(torch, settings.averaged_in) if settings.averaged_in else None
+    steps.on_gradient = functools.partial(operators.rounding.disturb, precision=averaged_in) if averaged_in else None
     states = StateTrace(recorder, steps.trained)
     steps.on_step, models.on_call = states.before_step, states.on_call
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
@@ -131,14 +136,24 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
         install_single_numbers(operators.draws)
         record_plateau(recorder.record, settings.project)
         record_clipping(recorder.record)
+    if settings.controlled and not settings.as_is:
         use_float64()
-    _disable_compile()
+    if settings.controlled and settings.as_is:
+        OperatorTrace.lets_compile = True
+        after_import("torch._inductor.config", _draw_by_operators)
+    else:
+        _disable_compile()
     # A fork server for loader workers is not needed: they run inside the process. The rest of multiprocessing starts
     # it by itself.
     forkserver.ensure_running = lambda: None  # type: ignore[assignment]
     operators.__enter__()
     watch_lines(recorder.record, settings.project, settings.watched)
     return models
+
+
+def _draw_by_operators(config: Any) -> None:
+    """Let compiled graphs draw random numbers by torch's own operators, which are seen and made comparable."""
+    config.fallback_random = True
 
 
 def _disable_compile() -> None:

@@ -32,6 +32,9 @@ class TraceSettings:
     steps: int = 0  # batches with an optimizer step to run, half of them per epoch; 0 = all that the script takes
     spawns: bool = False  # the script starts its own processes (mp.spawn): this one takes the place of one of them
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
+    as_is: bool = False  # if controlled: nevertheless in the script's own precision, and with torch.compile
+    rounding: int = 0  # seed of random errors, as large as those of rounding; 0: none
+    averaged_in: str = ""  # the narrower type in which ranks average gradients: these are rounded so, too
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
     reorder: bool = False  # with the samples of each joined batch in another order
     snapshot: str = ""  # rank 0 copies the project to it when the second training epoch begins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made,
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.output.single_writer import writer_fault
 from retrofit.verify.checks.processes.completion import fault_of
+from retrofit.verify.checks.processes.errors import first_failure
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.trace.events import OptimizerFound
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
@@ -18,6 +20,7 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 from .ranks_agree import disagreement, rates_by_rank, uneven_steps
 
 LARGER = "with a batch for each process"
+REFUSES = re.compile(r"RETROFIT_BATCH=global|--batch global|global batch")
 SAME_MODE = "the script's own batch is the one that was compared"
 SAME = 1e-9  # relative: learning rates are products of a few numbers
 RULES = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}  # of rd.scaled_lr: the power of the number of processes
@@ -33,6 +36,9 @@ def default_mode(runs: Runs, options: CheckOptions) -> Verdict:
     if reason or "default" not in runs:
         return not_applicable(check, title, reason or options.reasons.get("default", SAME_MODE))
     run = runs["default"]
+    reason = _refusal(run) or _too_few_samples(runs)
+    if reason and not run.finished:
+        return not_applicable(check, title, reason)
     fault = _fault(runs, options)
     if fault is not None:
         return fail_with(check, title, replace(fault, summary=f"as you start it ({LARGER}): {fault.summary}"))
@@ -68,6 +74,20 @@ def _fault(runs: Runs, options: CheckOptions) -> Finding | None:
         if fault is not None and search(many) is None:
             return fault
     return _lr_fault(runs) if options.lists_own_figures else None
+
+
+def _refusal(run: Run) -> str | None:
+    """Return what the runtime says where it refuses this mode: it names the one that it takes."""
+    failure = first_failure(run)
+    return failure.sentence if failure is not None and REFUSES.search(failure.message) else None
+
+
+def _too_few_samples(runs: Runs) -> str | None:
+    """Return that the training data hold no batch of all processes, which ends many a script."""
+    many = runs["many"]
+    rows = max(rows_per_step(many).values(), default=0) * many.world_size
+    length = next((one.length for one in many.main.training), None)
+    return f"{length} training samples hold no batch of {rows}" if length is not None and length < rows else None
 
 
 def _lr_fault(runs: Runs) -> Finding | None:

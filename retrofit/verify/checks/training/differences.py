@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from retrofit.verify.checks.finding import Finding
-from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
 from .causes.averaging import parameter_names
+from .own_precision import ORDER_COUNTS, PERTURBED, ROUNDED, comparable_steps, is_as_is, least_tolerance
 from .ranks_agree import initial_disagreement
 
 ROUNDING = 1e-12  # of the largest gradient: what is left of one that is zero (a bias before a BatchNorm layer)
@@ -36,6 +37,11 @@ def tolerance_of(run: Run, options: CheckOptions) -> float:
     return options.tolerance_for(steps[0].dtype if steps else "float64")
 
 
+def step_tolerance(run: Run, options: CheckOptions) -> float:
+    """Return the tolerance of losses, gradients and weights, which perturbed runs may raise."""
+    return options.tolerance or 0.0 if options.precision == AS_IS else tolerance_of(run, options)
+
+
 def rank_losses(many: Run, step: int) -> list[float]:
     """Return each rank's loss of a step: the sum over its backward calls."""
     return [math.fsum(rank.steps[step].losses) for rank in many.ranks]
@@ -46,7 +52,9 @@ def reference_loss(reference: Run, step: int) -> float:
 
 
 def compared_steps(runs: Runs) -> int:
-    return min(runs["many"].num_steps, runs["reference"].num_steps)
+    made = min(runs["many"].num_steps, runs["reference"].num_steps)
+    comparable = comparable_steps(runs) if is_as_is(runs) else None
+    return made if comparable is None else min(made, comparable)
 
 
 def differences(runs: Runs, quantity: str) -> list[StepDifference]:
@@ -89,10 +97,18 @@ def tensors_of(step: OptimizerStep, quantity: str) -> Sequence[Fingerprint | Non
 
 def first_difference(runs: Runs, quantity: str, tolerance: float) -> StepDifference | None:
     """Return the first difference that is larger than `tolerance`, and than what rounding alone may have grown to."""
-    grown = [GROWN * size for size in rounding_growth(runs, quantity)]
     found = differences(runs, quantity)
-    allowed = [max(tolerance, size) for size in grown] + [tolerance] * (len(found) - len(grown))
+    allowed = allowed_sizes(runs, quantity, tolerance, len(found))
     return next((one for one, most in zip(found, allowed) if one.size > most), None)
+
+
+def allowed_sizes(runs: Runs, quantity: str, tolerance: float, steps: int) -> list[float]:
+    """Return, by step, the largest difference that is rounding: `tolerance`, or what it may have grown to."""
+    grown = [GROWN * size for size in rounding_growth(runs, quantity)]
+    if is_as_is(runs):
+        tolerance = max(least_tolerance(runs["many"]), tolerance)
+    rest = grown[-1:] if is_as_is(runs) and grown else [tolerance]
+    return [max(tolerance, size) for size in [*grown[:steps], *rest * (steps - len(grown))]]
 
 
 def first_apart(runs: Runs, quantity: str, tolerance: float) -> StepDifference | None:
@@ -105,6 +121,8 @@ def rounding_growth(runs: Runs, quantity: str) -> list[float]:
 
     Empty where that was not run, and for a loss that depends on the order.
     """
+    if is_as_is(runs):
+        return _growth_by_perturbation(runs, quantity)
     reordered = runs.get("reordered")
     if reordered is None or not reordered.num_steps:
         return []
@@ -112,6 +130,19 @@ def rounding_growth(runs: Runs, quantity: str) -> list[float]:
     if differences(pair, LOSS)[0].size > START or differences(pair, GRADIENTS)[0].size > MOST_BY_ROUNDING:
         return []
     return [*accumulate((one.size for one in differences(pair, quantity)), max)]
+
+
+def _growth_by_perturbation(runs: Runs, quantity: str) -> list[float]:
+    """Return, by step, the largest difference so far of any perturbed run: see own_precision.py."""
+    pairs = {name: {"many": runs[name], "reference": runs["reference"]} for name in PERTURBED if name in runs}
+    pairs = {name: pair for name, pair in pairs.items() if compared_steps(pair)}
+    starts = {name: differences(pair, LOSS)[0].size for name, pair in pairs.items()}
+    by_rounding = max((starts[name] for name in ROUNDED if name in starts), default=0.0)
+    if starts.get("reordered", 0.0) > ORDER_COUNTS * max(by_rounding, least_tolerance(runs["reference"])):
+        del pairs["reordered"]
+    sizes = [[one.size for one in differences(pair, quantity)] for pair in pairs.values()]
+    longest = max(map(len, sizes), default=0)
+    return [*accumulate((max(own[step] for own in sizes if step < len(own)) for step in range(longest)), max)]
 
 
 def may_be_rounding(runs: Runs, tolerance: float) -> bool:

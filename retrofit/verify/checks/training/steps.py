@@ -15,8 +15,10 @@ from .causes.clipped import hidden_by_clipping
 from .causes.diagnosis import explain
 from .differences import (
     GRADIENTS,
+    GROWN,
     LOSS,
     PARAMETERS,
+    allowed_sizes,
     compared_steps,
     differences,
     first_difference,
@@ -24,9 +26,11 @@ from .differences import (
     rank_losses,
     reference_loss,
     rounding_growth,
+    step_tolerance,
     tensors_of,
     tolerance_of,
 )
+from .own_precision import averaged_in, is_as_is
 
 TITLES = {
     LOSS: "the loss of every step is that of one process",
@@ -76,7 +80,7 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     reason = _incomparable(runs, options) or _no_value(runs, quantity)
     if reason:
         return not_applicable(quantity, title, reason)
-    tolerance = tolerance_of(runs["many"], options)
+    tolerance = step_tolerance(runs["many"], options)
     first = first_difference(runs, quantity, tolerance)
     hidden = hidden_by_clipping(runs, range(compared_steps(runs))) if first is None and quantity == GRADIENTS else None
     if hidden is not None:
@@ -86,6 +90,8 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     if quantity == LOSS and _is_only_a_convention(runs, tolerance):
         note = "the ranks' losses carry a constant factor that the averaging of gradients takes out again"
         return passed(quantity, title, f"the same but for a factor, over {count(compared_steps(runs), 'step')}", note)
+    if is_as_is(runs):
+        tolerance = allowed_sizes(runs, quantity, tolerance, first.step + 1)[-1]
     reason_found = explain(runs, quantity, first.step, tolerance, options.coupled)
     if reason_found.undecided or ("(see lr)" in reason_found.summary and "lr" in options.accept):
         summary = f"cannot be judged: {reason_found.summary}"
@@ -102,6 +108,8 @@ def _incomparable(runs: Runs, options: CheckOptions) -> str | None:
     for name in ("many", "reference"):
         if not runs[name].num_steps:
             return why_not(runs[name], "no optimizer step was made")
+    if compared_steps(runs) == 0:
+        return "the gradient scaler leaves out other steps on one process, from the first one on"
     own = own_datasets(runs)
     if own is not None:
         return f"one process cannot repeat the ranks' batches: {own}"
@@ -129,7 +137,12 @@ def _closeness(runs: Runs, quantity: str, tolerance: float) -> tuple[str, str | 
     steps, made = compared_steps(runs), runs["many"].num_steps
     largest = max((one.size for one in differences(runs, quantity)), default=0.0)
     notes = [f"{made - steps} further steps have no counterpart on one process"] if steps < made else []
-    if largest > tolerance:
+    if is_as_is(runs):
+        allowed = max(allowed_sizes(runs, quantity, tolerance, steps), default=tolerance)
+        notes.append(f"rounding explains {allowed:.0e}: {GROWN:g} times what perturbed runs of one process differ")
+        narrow = averaged_in(runs["many"])
+        notes += [f"the ranks average their gradients in {narrow}"] if narrow else []
+    elif largest > tolerance:
         grown = max(rounding_growth(runs, quantity))
         notes.append(f"by rounding: one process differs by {grown:.0e} when its batches have another order")
     return f"largest relative difference {largest:.0e} in {count(steps, 'step')}", joined(notes)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from retrofit.distributed.ddp.gradients import in_backward
@@ -18,6 +19,7 @@ from retrofit.verify.trace.recorder import record_failure
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
 from .precision import in_float64
+from .rounding import RandomRounding
 
 Run = Callable[[tuple, dict], Any]
 Reading = Callable[[Any, Run], Run]
@@ -38,6 +40,11 @@ class OperatorTrace(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    lets_compile = False  # torch.compile compiles nothing under a mode that is not part of torch
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return cls.lets_compile
 
     def __init__(
         self,
@@ -50,6 +57,8 @@ class OperatorTrace(TorchDispatchMode):
         super().__init__()
         self._record = record
         self._controlled = controlled
+        self.widens = True  # if controlled: float32 becomes float64
+        self.rounding = RandomRounding(0)
         self._reading = reading
         self.draws = RowDraws(record, rows, keys)
         self._evidence = ForwardEvidence(record, rows)
@@ -61,7 +70,7 @@ class OperatorTrace(TorchDispatchMode):
         self.draws.new_batch()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _silence.depth:
+        if _silence.depth or (self.lets_compile and _is_traced(args)):
             return func(*args, **(kwargs or {}))
         run = self._runs.get(func)
         if run is None:
@@ -94,7 +103,8 @@ class OperatorTrace(TorchDispatchMode):
             return self._collective(func)
         run: Run = natural
         if self._controlled:
-            run = self._reading(func, in_float64(func, self.draws.controlled(func, run)))
+            run = self.draws.controlled(func, run)
+            run = self._reading(func, in_float64(func, run) if self.widens else self.rounding.rounded(func, run))
         return self._evidence.watched(func, run)
 
     def _collective(self, func: Any) -> Run:
@@ -105,6 +115,11 @@ class OperatorTrace(TorchDispatchMode):
             return func(*args, **kwargs)
 
         return run
+
+
+def _is_traced(args: Any) -> bool:
+    """Return whether a compiler calls an operator, with tensors that have no numbers."""
+    return any(isinstance(one, FakeTensor) or (type(one) in (list, tuple) and _is_traced(one)) for one in args)
 
 
 class _Silence(threading.local):

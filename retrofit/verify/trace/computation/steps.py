@@ -44,6 +44,7 @@ class StepTrace:
         self._orders: list[list[int]] = []  # of the parameters of each optimizer
         self.on_backward: Callable[[], None] = lambda: None
         self.on_step: Callable[[], None] = lambda: None  # before it
+        self.on_gradient: Callable[[torch.Tensor], None] | None = None  # before it is recorded
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
 
@@ -83,6 +84,10 @@ class StepTrace:
             if not any(optimizer is known for known in self.optimizers):
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
+            if self.on_gradient is not None:
+                for parameter in self._parameters(optimizer):
+                    if parameter.grad is not None:
+                        self.on_gradient(parameter.grad)
             self._gradients = [_of_gradient(parameter) for parameter in self._parameters(optimizer)]
         with own_errors_recorded():
             self.on_step()

@@ -261,7 +261,7 @@ class TracedIterator:
         self.rows += len(own)
         trace.mark_drawn(self)
         if trace.settings.controlled:
-            batch = in_float64(batch)
+            batch = batch if trace.settings.as_is else in_float64(batch)
             trace.streams.enter_batch(self.epoch, self.num_drawn)
             seeds = [trace.streams.sample_seed(self.epoch, name) for name in self._samples]
             parts = trace.replay.parts((self.key, self.epoch, self.repeat), self.num_drawn) if trace.replay else None

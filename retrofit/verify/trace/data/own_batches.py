@@ -192,7 +192,7 @@ class OwnBatches:
         `in_use`: what the runtime says of it. Of a batch that stays whole, or of a repeated sample, one rank's counts.
         """
         loaders, place = self._loaders, self._numbers[number]
-        batch = in_float64(batch)
+        batch = batch if loaders.settings.as_is else in_float64(batch)
         samples = [_name_of(row) for row in _rows_of(batch, is_rows)]
         self._numbers[number] += 1
         counts = not in_use or any(part.weight for part in in_use)
