@@ -10,8 +10,8 @@ from verify_command import judge
 from verify_evidence import change, cut, redraw, remove, run_of, sound_runs
 from verify_plain_script import ARGUMENTS, OPTIONS, write_script
 
-from retrofit.verify.batch_mode import keeps_batch, steps_of_user_mode
 from retrofit.verify.checks import CheckOptions, run_checks
+from retrofit.verify.source.batch_mode import keeps_batch, steps_of_user_mode
 from retrofit.verify.trace.events import IterationStart, OptimizerFound, OptimizerStep
 
 sys.path.insert(0, str(Path(__file__).parent / "verify"))

@@ -20,7 +20,6 @@ from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.trace.events import SpawnCall, TraceError
 from retrofit.verify.trace.settings import TraceSettings
 
-from .batch_mode import GLOBAL, keeps_batch, steps_of_user_mode
 from .checks.checkpoint.library_order import IN_ORDER, is_of_library
 from .checks.checkpoint.resume import resume
 from .checks.data.global_batch import is_divided_twice
@@ -31,6 +30,7 @@ from .evidence import RankTrace, Run, load_run
 from .own_processes import meets_at_own_port, number_option, spawns, why_not_drawn, why_not_followed, with_number
 from .restarts.restart import Restart
 from .restarts.resumes import Resumes, on_one_process
+from .source.batch_mode import GLOBAL, keeps_batch, steps_of_user_mode
 from .source.decisions import decision_tests
 from .verdict import FAIL
 

@@ -22,22 +22,22 @@ from retrofit.verify.checks.output.metrics import logs, metrics
 from retrofit.verify.checks.output.single_writer import single_writer
 from retrofit.verify.checks.processes.collectives import collectives
 from retrofit.verify.checks.processes.completion import completes
+from retrofit.verify.checks.processes.default_mode import default_mode
 from retrofit.verify.checks.processes.devices import devices
 from retrofit.verify.checks.processes.launch import launch
 from retrofit.verify.checks.training.batchnorm import batchnorm
 from retrofit.verify.checks.training.communication import communication
 from retrofit.verify.checks.training.decisions import decisions
-from retrofit.verify.checks.training.default_mode import default_mode
 from retrofit.verify.checks.training.determinism import determinism
 from retrofit.verify.checks.training.learning_rate import lr
 from retrofit.verify.checks.training.ranks_agree import ranks_agree
 from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs
-from retrofit.verify.trace.events import TraceError
+from retrofit.verify.trace.events import StateBeforeStep, TraceError
 from retrofit.verify.verdict import ACCEPTED, FAIL, Verdict, internal_error, not_applicable
 
 from .finding import LABELS
-from .options import AS_IS, IN_FLOAT64, CheckOptions
+from .options import AS_IS, IN_FLOAT64, LEFT_OUT, CheckOptions
 from .original import original
 
 __all__ = ["CHECKS", "CheckOptions", "run_checks"]
@@ -76,6 +76,14 @@ CHECKS: dict[str, Check] = {
 }
 
 OF_FIGURES = frozenset({"metrics", "logs"})  # of what is printed and logged
+OF_STEPS = frozenset({"communication", "lr"})  # of each optimizer step: a gradient scaler leaves some out
+
+
+def _left_to_float64(runs: Runs) -> dict[str, str]:
+    """Return the checks that cannot fail in the script's own precision, each with the reason."""
+    traces = [rank for run in runs.values() for rank in run.ranks]
+    scales = any("Scaler" in event.name for rank in traces for event in rank.of(StateBeforeStep))
+    return {**dict.fromkeys(OF_FIGURES, IN_FLOAT64), **dict.fromkeys(OF_STEPS if scales else (), LEFT_OUT)}
 
 
 def run_checks(runs: Runs, options: CheckOptions | None = None) -> list[Verdict]:
@@ -99,8 +107,8 @@ def _made(name: str, runs: Runs, options: CheckOptions) -> Verdict:
     """Return the verdict of a check, INTERNAL_ERROR where the check itself fails."""
     try:
         verdict = CHECKS[name](runs, options)
-        if options.precision == AS_IS and name in OF_FIGURES and verdict.status == FAIL:
-            return not_applicable(name, verdict.title, IN_FLOAT64, verdict.summary)
+        if options.precision == AS_IS and verdict.status == FAIL and name in _left_to_float64(runs):
+            return not_applicable(name, verdict.title, _left_to_float64(runs)[name], verdict.summary)
         return verdict
     except Exception as error:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -10,6 +10,7 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-
 
 
 FLOAT64, AS_IS = "float64", "as-is"
+LEFT_OUT = "compared in float64 only: a gradient scaler leaves out steps where gradients overflow"
 IN_FLOAT64 = "compared in float64 only: a figure that counts samples jumps where weights differ by rounding"
 
 

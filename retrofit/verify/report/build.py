@@ -15,7 +15,7 @@ from typing import Any
 from retrofit import __version__
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.output.own_figures import own_figures
-from retrofit.verify.checks.training.default_mode import is_same_batch
+from retrofit.verify.checks.processes.default_mode import is_same_batch
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs import FinishedRuns, Plan, judged_script
@@ -41,7 +41,7 @@ CONTROLS = (
 )
 CONTROLS_AS_IS = (
     "Everything runs in the script's own precision and under torch.compile. A difference counts where it is larger "
-    "than rounding: 10 times the largest difference so far of one process from itself, with the samples of each batch "
+    "than rounding: 5 times the largest difference so far of one process from itself, with the samples of each batch "
     "in another order, and twice with random errors of half a unit in the last place in products and sums.",
     "A compiled graph draws by torch's own operators; what it computes in one kernel is neither seen nor made "
     "comparable: BatchNorm of one rank's share, losses that couple samples.",

@@ -26,7 +26,6 @@ from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.precision import use_float64
-from retrofit.verify.trace.computation.rounding import RandomRounding
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
 from retrofit.verify.trace.computation.steps import StepTrace, record_clipping
@@ -40,6 +39,7 @@ from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
+from retrofit.verify.trace.randomness.rounding import RandomRounding
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.single_numbers import install_single_numbers
 from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, in_main_thread, seed_library

@@ -13,7 +13,7 @@ from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
 from .causes.averaging import parameter_names
-from .own_precision import ORDER_COUNTS, PERTURBED, ROUNDED, comparable_steps, is_as_is, least_tolerance
+from .own_precision import FIRST, MARGIN, ORDER_COUNTS, PERTURBED, ROUNDED, comparable_steps, is_as_is, least_tolerance
 from .ranks_agree import initial_disagreement
 
 ROUNDING = 1e-12  # of the largest gradient: what is left of one that is zero (a bias before a BatchNorm layer)
@@ -104,7 +104,8 @@ def first_difference(runs: Runs, quantity: str, tolerance: float) -> StepDiffere
 
 def allowed_sizes(runs: Runs, quantity: str, tolerance: float, steps: int) -> list[float]:
     """Return, by step, the largest difference that is rounding: `tolerance`, or what it may have grown to."""
-    grown = [GROWN * size for size in rounding_growth(runs, quantity)]
+    factor = MARGIN if is_as_is(runs) else GROWN
+    grown = [factor * size for size in rounding_growth(runs, quantity)]
     if is_as_is(runs):
         tolerance = max(least_tolerance(runs["many"]), tolerance)
     rest = grown[-1:] if is_as_is(runs) and grown else [tolerance]
@@ -142,7 +143,8 @@ def _growth_by_perturbation(runs: Runs, quantity: str) -> list[float]:
         del pairs["reordered"]
     sizes = [[one.size for one in differences(pair, quantity)] for pair in pairs.values()]
     longest = max(map(len, sizes), default=0)
-    return [*accumulate((max(own[step] for own in sizes if step < len(own)) for step in range(longest)), max)]
+    largest = [max(own[step] for own in sizes if step < len(own)) for step in range(longest)]
+    return [*accumulate([max(largest[:FIRST], default=0.0), *largest[1:]], max)]
 
 
 def may_be_rounding(runs: Runs, tolerance: float) -> bool:

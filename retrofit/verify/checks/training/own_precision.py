@@ -2,12 +2,12 @@
 
 As in TTrace (arXiv 2506.09280), the difference of two sound runs is not assumed but measured. One process trains again
 with the samples of each batch in other orders, and with random errors of half a unit in the last place in the results
-of products and sums (`trace/computation/rounding.py`). Statistics, for each step and quantity:
+of products and sums (`trace/randomness/rounding.py`). Statistics, for each step and quantity:
 
 1. the difference of such a run from the undisturbed one: of the loss relative, of tensors the largest over all tensors
    of the difference of norm or projection, relative to the norm (`differences.py`);
-2. the largest of that over the runs, and over the steps so far: what is apart remains so;
-3. that times GROWN of `differences.py`, and at least LEAST units in the last place of the weights' type.
+2. the largest of that over the runs, and over the steps so far, the FIRST at least: what is apart remains so;
+3. that times MARGIN, and at least LEAST units in the last place of the weights' type.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from retrofit.verify.trace.events import CollectiveCall
 
 ROUNDED = ("rounded", "rounded_again")  # runs with random errors
 PERTURBED = ("reordered", *ROUNDED)
+MARGIN = 5.0
+FIRST = 4
 LEAST = 8
 UNITS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 ORDER_COUNTS = 100.0  # times as far apart as by rounding, at once: the loss depends on the order of the samples

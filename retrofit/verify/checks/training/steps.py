@@ -15,7 +15,6 @@ from .causes.clipped import hidden_by_clipping
 from .causes.diagnosis import explain
 from .differences import (
     GRADIENTS,
-    GROWN,
     LOSS,
     PARAMETERS,
     allowed_sizes,
@@ -30,7 +29,7 @@ from .differences import (
     tensors_of,
     tolerance_of,
 )
-from .own_precision import averaged_in, is_as_is
+from .own_precision import MARGIN, averaged_in, is_as_is
 
 TITLES = {
     LOSS: "the loss of every step is that of one process",
@@ -139,7 +138,7 @@ def _closeness(runs: Runs, quantity: str, tolerance: float) -> tuple[str, str | 
     notes = [f"{made - steps} further steps have no counterpart on one process"] if steps < made else []
     if is_as_is(runs):
         allowed = max(allowed_sizes(runs, quantity, tolerance, steps), default=tolerance)
-        notes.append(f"rounding explains {allowed:.0e}: {GROWN:g} times what perturbed runs of one process differ")
+        notes.append(f"rounding explains {allowed:.0e}: {MARGIN:g} times what perturbed runs of one process differ")
         narrow = averaged_in(runs["many"])
         notes += [f"the ranks average their gradients in {narrow}"] if narrow else []
     elif largest > tolerance:

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Record
 from retrofit.verify.trace.randomness.draws import RowDraws
+from retrofit.verify.trace.randomness.rounding import RandomRounding
 from retrofit.verify.trace.recorder import record_failure
 
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
 from .precision import in_float64
-from .rounding import RandomRounding
 
 Run = Callable[[tuple, dict], Any]
 Reading = Callable[[Any, Run], Run]

@@ -11,13 +11,13 @@ from retrofit.verify.checks.data.shards import shards_fault
 from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.output.single_writer import writer_fault
-from retrofit.verify.checks.processes.completion import fault_of
-from retrofit.verify.checks.processes.errors import first_failure
+from retrofit.verify.checks.training.ranks_agree import disagreement, rates_by_rank, uneven_steps
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.trace.events import OptimizerFound
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .ranks_agree import disagreement, rates_by_rank, uneven_steps
+from .completion import fault_of
+from .errors import first_failure
 
 LARGER = "with a batch for each process"
 REFUSES = re.compile(r"RETROFIT_BATCH=global|--batch global|global batch")
