@@ -31,21 +31,17 @@ model = DistributedDataParallel(torch.nn.Linear(5, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 sampler = DistributedSampler(data)
 loader = DataLoader(data, args.batch_size, sampler=sampler)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, epochs=4, steps_per_epoch=len(loader))
 step = 0
 if args.resume:
     state = torch.load(args.resume, map_location="cpu")
     model.module.load_state_dict(state["model"])
+    scheduler.load_state_dict(state["scheduler"])
+    optimizer.load_state_dict(state["optimizer"])
     step = state["step"]
 
 
-def batches(done):
-    epoch, skipped = divmod(done, len(loader))
-    while True:
-        sampler.set_epoch(epoch)
-        for number, batch in enumerate(loader):
-            if number >= skipped:
-                yield batch
-        epoch, skipped = epoch + 1, 0
+BATCHES
 
 
 for x, y in batches(step):
@@ -54,20 +50,73 @@ for x, y in batches(step):
     optimizer.zero_grad()
     (model(x) - y).pow(2).mean().backward()
     optimizer.step()
+    scheduler.step()
     step += 1
     if step % 3 == 0 and rank == 0:
-        torch.save({"model": model.module.state_dict(), "step": step}, "last.pt")
+        states = {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+        torch.save({"model": model.module.state_dict(), "step": step, **states}, "last.pt")
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("steps", "status"), [("0", "PASS"), ("6", "NOT APPLICABLE")], ids=["whole", "cut"])
-def test_a_resume_at_a_step_is_judged_at_that_step(tmp_path: Path, steps: str, status: str) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+LOOPS = {  # ways to count the steps of an epoch by the length of the loader
+    "skipped": """
+def batches(done):
+    epoch, skipped = divmod(done, len(loader))
+    while True:
+        sampler.set_epoch(epoch)
+        for number, batch in enumerate(loader):
+            if number >= skipped:
+                yield batch
+        epoch, skipped = epoch + 1, 0
+""",
+    "next": """
+def batches(done):
+    for epoch in range(done // len(loader), 100):
+        sampler.set_epoch(epoch)
+        it = iter(loader)
+        for number in range(len(loader)):
+            batch = next(it)
+            if number >= done - epoch * len(loader):
+                yield batch
+""",
+    "zip": """
+def batches(done):
+    for epoch in range(done // len(loader), 100):
+        sampler.set_epoch(epoch)
+        number = epoch * len(loader)
+        for number, batch in zip(range(number, number + len(loader)), loader):
+            if number >= done:
+                yield batch
+        assert number + 1 == (epoch + 1) * len(loader)
+""",
+}
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+@pytest.mark.parametrize("steps", ["0", "12", "6"], ids=["whole", "not_cut", "cut"])
+def test_a_resume_at_a_step_is_judged_at_that_step(tmp_path: Path, steps: str, loop: str) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace("BATCHES", LOOPS[loop].strip()))
     options = ["--batch-flag", "batch_size", "--steps", steps]
     exit_status, report = judge(tmp_path, options, ["--batch_size", "8"])
     verdicts = {verdict["check"]: verdict for verdict in report["verdicts"]}
     assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
     assert exit_status == 0
-    assert verdicts["resume"]["status"] == status
-    assert steps == "0" or "count" in verdicts["resume"]["summary"]
+    assert verdicts["resume"]["status"] == "PASS"
+    assert verdicts["lr"]["status"] == "PASS"
+
+
+def test_an_epoch_that_is_counted_by_the_data_is_not_cut(tmp_path: Path) -> None:
+    loop = """
+def batches(done):
+    for epoch in range(100):
+        sampler.set_epoch(epoch)
+        it = iter(loader)
+        for number in range(len(data) // (args.batch_size * dist.get_world_size())):
+            yield next(it)
+"""
+    (tmp_path / "train.py").write_text(SCRIPT.replace("BATCHES", loop.strip()).replace("len(loader))", "8)", 1))
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size", "--steps", "6"], ["--batch_size", "8"])
+    assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
+    verdicts = {verdict["check"]: verdict["status"] for verdict in report["verdicts"]}
+    assert (status, verdicts["loss"]) == (0, "PASS")

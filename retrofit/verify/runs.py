@@ -17,13 +17,14 @@ from retrofit.verify.processes.launch import Launch, RunResult, free_port, run_t
 from retrofit.verify.processes.progress import Progress
 from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.processes.stacks import stack_summary
-from retrofit.verify.trace.events import SpawnCall, TraceError
+from retrofit.verify.trace.events import EpochCut, SpawnCall, TraceError
 from retrofit.verify.trace.settings import TraceSettings
 
 from .checks.checkpoint.library_order import IN_ORDER, is_of_library
 from .checks.checkpoint.resume import resume
 from .checks.data.global_batch import is_divided_twice
 from .checks.options import AS_IS, FLOAT64, CheckOptions
+from .checks.processes.errors import first_failure
 from .checks.training.differences import may_be_rounding, tolerance_of
 from .checks.training.own_precision import PERTURBED, ROUNDED, averaged_in
 from .evidence import RankTrace, Run, load_run
@@ -40,6 +41,7 @@ OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 REPLAYS = ("reference", *PERTURBED)
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
+FIND_LENGTHS = ("original", "one")  # the first runs
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class FinishedRuns:
     by_name: dict[str, Run] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
+    lengths: dict[str, int] = field(default_factory=dict)  # of cut epochs, where the script asks for them
     interpreters: dict[int, Interpreter] = field(default_factory=dict)  # by the rank that they fork
     kept_batch: str = ""  # what keeps the global batch, where the script as it is started has a larger one
 
@@ -240,7 +243,7 @@ def _run(
             plan,
             name,
             (restarts or {}).get(name),
-            runs.interpreters,
+            runs,
             averaged_in(runs.by_name["many"]) if name in ROUNDED else "",
         )
         for name in names
@@ -261,6 +264,25 @@ def _run(
     for name, launch, result in zip(names, launches, results):
         runs.by_name[name] = _load(plan, name, result, (restarts or {}).get(name))
         runs.commands[name] = _command(launch)
+    if _learn_lengths(runs, names):
+        for name in names:
+            shutil.rmtree(plan.folder / name)
+        _run(plan, runs, progress, text, names, restarts)
+
+
+def _learn_lengths(runs: FinishedRuns, names: Sequence[str]) -> bool:
+    """Take over after how many batches runs have cut epochs, where that was not right. Returns whether it is news.
+
+    A script that fails after a cut may count its batches by itself: its epochs are not cut then.
+    """
+    new: dict[str, int] = {}
+    for run in (runs.by_name[name] for name in names if name in FIND_LENGTHS):
+        for event in run.main.of(EpochCut):
+            if event.is_last or first_failure(run) is not None:
+                new[event.loader] = event.batches if event.is_last else 0
+    new = {loader: batches for loader, batches in new.items() if loader not in runs.lengths}
+    runs.lengths.update(new)
+    return bool(new)
 
 
 def _num_steps(launch: Launch) -> int:
@@ -289,9 +311,7 @@ def _load(plan: Plan, name: str, result: RunResult, restart: Restart | None) -> 
     )
 
 
-def _launch(
-    plan: Plan, name: str, restart: Restart | None, by_rank: Mapping[int, Interpreter], averaged_in: str = ""
-) -> Launch:
+def _launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns, averaged_in: str = "") -> Launch:
     project = _project(plan, name)
     if restart:
         source = SNAPSHOTS["alone" if name == "alone_resumed" else "many"]
@@ -315,12 +335,17 @@ def _launch(
     elif plan.spawns:
         environ["CUDA_VISIBLE_DEVICES"] = _first_gpus(world_size)
     return Launch(
-        settings=[_settings(plan, name, rank, world_size, restart, averaged_in) for rank in range(world_size)],
+        settings=[
+            replace(_settings(plan, name, rank, world_size, restart, averaged_in), lengths=dict(runs.lengths))
+            for rank in range(world_size)
+        ],
         script=os.path.relpath(script, plan.project),
         argv=arguments + (_from_start(plan, restart) if restart else []),
         environ=environ,
         num_threads=max(1, len(os.sched_getaffinity(0)) // plan.nproc),
-        interpreters=by_rank if world_size > 1 else {},  # what one process does is compared bit for bit with rank 0's
+        interpreters=runs.interpreters
+        if world_size > 1
+        else {},  # what one process does is compared bit for bit with rank 0's
         is_launched=not plan.spawns,
     )
 
@@ -371,6 +396,7 @@ def _settings(
         world_size=world_size,
         spawns=plan.spawns and not _is_original(plan, name),
         steps=steps_of_user_mode(plan.steps) if name == "default" else plan.steps,
+        finds_lengths=name in FIND_LENGTHS,
         controlled=name not in ("original", "one"),
         replay=_replayed(plan, name, rank, restart),
         reorder=name == "reordered",

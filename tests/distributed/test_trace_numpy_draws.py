@@ -9,7 +9,7 @@ from traced_block import SEEDS, Events
 
 from retrofit.verify.trace.events import UncontrolledDraw
 from retrofit.verify.trace.randomness.draws import RowDraws
-from retrofit.verify.trace.randomness.numpy_draws import BY_LENGTHS, SIZE_AT, install_numpy_draws
+from retrofit.verify.trace.randomness.numpy_draws import BY_LENGTHS, PICKS, SIZE_AT, install_numpy_draws
 
 FORMS = {
     "normal": lambda rows: np.random.normal(0, 1, (rows, 4)),
@@ -27,7 +27,7 @@ FORMS = {
 @pytest.fixture
 def drawn(monkeypatch):
     """`drawn(form, rows, parts)` draws with some of the SEEDS in hand, and gives the events."""
-    for name in (*SIZE_AT, *BY_LENGTHS):
+    for name in (*SIZE_AT, *BY_LENGTHS, *PICKS):
         monkeypatch.setattr(np.random, name, getattr(np.random, name))  # to be put back
     events, seeds = Events(), []
     install_numpy_draws(RowDraws(events, lambda: seeds))

@@ -314,6 +314,15 @@ class IterationEnd(Event):
 
 
 @dataclass(frozen=True)
+class EpochCut(Event):
+    """An epoch of a loader is cut for the first time, and the script is not told so by the loader's length."""
+
+    loader: str  # its name in TraceSettings.lengths
+    batches: int  # after which it is cut
+    is_last: bool  # the script asks for the length: the run has ended, to be made again with the right one
+
+
+@dataclass(frozen=True)
 class LateTraining(Event):
     """A pass that has ended is training: a step was made from the batches that it gave (`list(loader)`)."""
 

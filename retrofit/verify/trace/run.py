@@ -39,6 +39,7 @@ from retrofit.verify.trace.output.lines import install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
+from retrofit.verify.trace.randomness.own_generators import install_own_generators
 from retrofit.verify.trace.randomness.rounding import RandomRounding
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.single_numbers import install_single_numbers
@@ -118,6 +119,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
                 snapshot(Path(settings.project), Path(settings.snapshot))
 
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
+    loaders.on_collate = rows.hold
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
     steps.on_backward = rows.on_backward
     averaged_in = getattr(torch, settings.averaged_in) if settings.averaged_in else None
@@ -134,6 +136,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
         OwnBatches(loaders).install()
         install_numpy_draws(operators.draws)
         install_single_numbers(operators.draws)
+        install_own_generators(streams, operators.draws)
         record_plateau(recorder.record, settings.project)
         record_clipping(recorder.record)
     if settings.controlled and not settings.as_is:

@@ -30,6 +30,9 @@ class TraceSettings:
     rank: int = 0
     world_size: int = 1
     steps: int = 0  # batches with an optimizer step to run, half of them per epoch; 0 = all that the script takes
+    # Batches of an epoch of training, by loader (data/lengths); 0: not cut, and the script ends with its last step.
+    lengths: dict[str, int] = field(default_factory=dict)
+    finds_lengths: bool = False  # the run ends where such a length is needed and not known
     spawns: bool = False  # the script starts its own processes (mp.spawn): this one takes the place of one of them
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
     as_is: bool = False  # if controlled: nevertheless in the script's own precision, and with torch.compile

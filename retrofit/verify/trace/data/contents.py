@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from retrofit.verify.trace.computation.fingerprint import content_hash
 from retrofit.verify.trace.computation.operators import untraced
+from retrofit.verify.trace.randomness.generators import is_generator, reseed, restore, state_of
 from retrofit.verify.trace.randomness.streams import Streams
 
 from .datasets import probe_indices
@@ -52,7 +52,7 @@ class Contents:
         """Return a hash of the generators that a dataset draws from; None where it has none of its own."""
         if key not in self._drawing:
             return None
-        states = [repr(_state(generator)) for generator in _generators_of(dataset)]
+        states = [repr(state_of(generator)) for generator in _generators_of(dataset)]
         return content_hash([states[number] for number in self._drawing[key] if number < len(states)])
 
     @contextmanager
@@ -63,7 +63,7 @@ class Contents:
             return
         with _restored(dataset):
             for generator in _generators_of(dataset):
-                _reseed(generator, seed)
+                reseed(generator, seed)
             yield
 
     def of_sample(self, key: str, item: Any) -> str | None:
@@ -79,13 +79,13 @@ class Contents:
 def _restored(dataset: Any) -> Iterator[Any]:
     """Put the generators of a dataset back afterwards; what it gives tells which of them have been drawn from."""
     generators = list(_generators_of(dataset))
-    before = [_state(generator) for generator in generators]
+    before = [state_of(generator) for generator in generators]
     try:
         pairs = list(zip(generators, before))
-        yield lambda: [number for number, (one, state) in enumerate(pairs) if repr(_state(one)) != repr(state)]
+        yield lambda: [number for number, (one, state) in enumerate(pairs) if repr(state_of(one)) != repr(state)]
     finally:
         for generator, state in zip(generators, before):
-            _restore(generator, state)
+            restore(generator, state)
 
 
 def _generators_of(dataset: Any) -> Iterator[Any]:
@@ -93,53 +93,16 @@ def _generators_of(dataset: Any) -> Iterator[Any]:
     waiting: list[Any] = [dataset]
     seen: set[int] = set()
     waiting += [
-        value for value in vars(sys.modules.get(type(dataset).__module__, object)).values() if _is_generator(value)
+        value for value in vars(sys.modules.get(type(dataset).__module__, object)).values() if is_generator(value)
     ]
     while waiting and len(seen) < MOST_PARTS:
         part = waiting.pop(0)
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if _is_generator(part):
+        if is_generator(part):
             yield part
         elif isinstance(part, (list, tuple)):
             waiting += part[:10]
         elif not isinstance(part, (type, torch.Tensor)) and hasattr(part, "__dict__"):
             waiting += vars(part).values()
-
-
-def _is_generator(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    kinds = (torch.Generator, random.Random, *((numpy.random.Generator, numpy.random.RandomState) if numpy else ()))
-    return isinstance(value, kinds) and value is not getattr(random, "_inst", None)
-
-
-def _state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().tolist()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if hasattr(generator, "bit_generator"):
-        return generator.bit_generator.state
-    return generator.get_state()
-
-
-def _reseed(generator: Any, seed: int) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif hasattr(generator, "bit_generator"):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:
-        generator.seed(seed if isinstance(generator, random.Random) else seed % 2**32)
-
-
-def _restore(generator: Any, state: Any) -> None:
-    with suppress(NotImplementedError):  # random.SystemRandom has none
-        if isinstance(generator, torch.Generator):
-            generator.set_state(torch.tensor(state, dtype=torch.uint8))
-        elif isinstance(generator, random.Random):
-            generator.setstate(state)
-        elif hasattr(generator, "bit_generator"):
-            generator.bit_generator.state = state
-        else:
-            generator.set_state(state)

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any, NoReturn
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 from retrofit.verify.trace.events import (
@@ -39,11 +39,14 @@ from .datasets import (
     sampler_names,
     script_lines,
 )
+from .double import in_float64
+from .lengths import Lengths
 from .replay import Replay
 from .sources import Pool, drawn_ahead, noting_items
 from .workers import worker_streams
 
 MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
+MOST_LEFT = 4  # an epoch is not cut where no more than the MOST_LEFTth part of the steps would be left of it
 WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
 
 
@@ -61,12 +64,14 @@ class LoaderTrace:
     ) -> None:
         self.recorder, self.settings, self.streams = recorder, settings, streams
         self.on_batch, self.on_second_epoch, self.is_evaluating = on_batch, on_second_epoch, is_evaluating
+        self.on_collate: Callable[..., None] = lambda seeds, parts: None
         self.names = DatasetNames()
         self.replay = Replay(settings.replay, settings.reorder) if settings.replay else None
         self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
         self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
         self.asked_workers: dict[int, int] = {}
         self.built_at: dict[int, str] = {}  # where a loader of a dataset is built
+        self.lengths = Lengths(recorder, settings, is_evaluating)
         self.contents = Contents(streams, max(1, len(settings.replay)))
         self.num_iterations = 0
         self._batches_used = 0  # batches after which an optimizer has made a step
@@ -92,6 +97,7 @@ class LoaderTrace:
             self.asked_workers[dataset] = max(workers, self.asked_workers.get(dataset, 0))
             lines = script_lines(self.settings.project)
             self.names.note(loader.dataset, lines)
+            self.lengths.note(loader, lines)
             if lines:
                 self.built_at[dataset] = f"{os.path.relpath(lines[0][0], self.settings.project)}:{lines[0][1]}"
 
@@ -125,7 +131,8 @@ class LoaderTrace:
             iteration.steps += 1
             iteration.rows = 0
             self._late_optimizer = None
-        self._batches_used += bool(self._drawn) or optimizer == self._late_optimizer
+        is_asked_for = any(iteration.is_in_half() for iteration in self._drawn)
+        self._batches_used += is_asked_for or optimizer == self._late_optimizer
         self._collected = []
         self._steps_since_draw[optimizer] += 1
         self._drawn = []
@@ -181,7 +188,8 @@ class LoaderTrace:
         return self.epochs.get(key, 0 if is_evaluation else self.settings.epochs_done)
 
     def all_steps_done(self) -> bool:
-        return 0 < self.settings.steps <= self.settings.batches_done + self._batches_used
+        before = min(self.settings.batches_done, (self.settings.steps + 1) // 2)
+        return 0 < self.settings.steps <= before + self._batches_used
 
     def is_without_end(self, optimizer: int) -> bool:
         """Return whether an optimizer made all steps without a loader, at whose batches the training could be ended."""
@@ -199,6 +207,7 @@ class TracedIterator:
         self.id, self.epoch, self.repeat, self.steps, self.rows, self.num_drawn = 0, 0, 0, 0, 0, 0
         self.draws: set[str] = set()
         self._is_open, self._is_begun, self._is_endless, self.is_evaluation = True, False, False, False
+        self._length: int | None = None  # batches of the whole pass, where that is known
         self._samples: list[Any] = []
         self._contents: dict[str, str] = {}
         self._watched = 0
@@ -207,7 +216,8 @@ class TracedIterator:
         return self
 
     def __len__(self) -> int:
-        return len(self._batches)
+        own = self.trace.lengths.of_epoch(self.loader)
+        return min(own or len(self._batches), len(self._batches))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_batches"], name)
@@ -224,12 +234,9 @@ class TracedIterator:
             raise StopIteration
         if not self._is_begun:
             self._begin()
-        if self._is_endless and trace.all_steps_done():
+        if trace.all_steps_done() and (self._is_endless or trace.lengths.of_epoch(self.loader) == 0):
             self._end_script()
-        before = self._batches_before()
-        # A thread that draws ahead is some batches before the steps, a number that is another one in each run.
-        made = self.steps if in_main_thread() else self.num_drawn
-        if not self._is_endless and 0 < trace.settings.steps <= (before + made) * 2:
+        if not self._is_endless and self._ends_here():
             self.end(capped=True)
             raise StopIteration
         self._samples, self._contents = [], {}
@@ -251,6 +258,25 @@ class TracedIterator:
         is_first = self.epoch == self.repeat == self.trace.settings.epochs_done == 0
         return self.trace.settings.batches_done if is_first and not self.trace.is_evaluating() else 0
 
+    def is_in_half(self) -> bool:
+        """Return whether the last step is among those that were asked for: half of them in each epoch."""
+        is_whole = self._is_endless or self.trace.lengths.of_epoch(self.loader) == 0
+        return is_whole or (self._batches_before() + self.steps - 1) * 2 < self.trace.settings.steps
+
+    def _ends_here(self) -> bool:
+        """Return whether the epoch is cut here: after half of the steps, if more than half as many are left of it."""
+        trace, steps, before = self.trace, self.trace.settings.steps, self._batches_before()
+        # A thread that draws ahead is some batches before the steps, a number that is another one in each run.
+        made = self.steps if in_main_thread() else self.num_drawn
+        is_half = before * 2 < steps <= (before + made) * 2  # an epoch that has gone on after its half was not cut
+        length = trace.lengths.of_epoch(self.loader)
+        if length is not None:
+            return 0 < length <= self.num_drawn or (before > 0 and length > 0 and is_half)
+        if not is_half or (self._length is not None and (self._length - self.num_drawn) * MOST_LEFT <= steps):
+            return False
+        trace.lengths.cut(self.loader, self.num_drawn)
+        return True
+
     def _noted(self, batch: Any) -> Any:
         """Record a batch that is given to the script, and take it in hand; return it as the script gets it."""
         trace = self.trace
@@ -263,8 +289,7 @@ class TracedIterator:
         if trace.settings.controlled:
             batch = batch if trace.settings.as_is else in_float64(batch)
             trace.streams.enter_batch(self.epoch, self.num_drawn)
-            seeds = [trace.streams.sample_seed(self.epoch, name) for name in self._samples]
-            parts = trace.replay.parts((self.key, self.epoch, self.repeat), self.num_drawn) if trace.replay else None
+            seeds, parts = self._seeds()
             trace.on_batch(batch, seeds, parts=parts)
         return batch
 
@@ -356,6 +381,7 @@ class TracedIterator:
         order, rest = drawn_ahead(source, limit)
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
+        self._length = None if further else len(order if replayed is None else replayed)
         named = [[] if self._is_copy() else self._names(indices) for indices in order]
         draws = stream_hashes() != before
         self.trace.recorder.record(EpochOrder(self.id, named, not self._is_endless, draws))
@@ -389,9 +415,30 @@ class TracedIterator:
                 return fetch(indices)
             if not fetcher.auto_collation:
                 return fetcher.collate_fn(self._item(dataset, indices, self._samples[0]))
-            return fetcher.collate_fn([self._item(dataset, *pair) for pair in zip(indices, self._samples)])
+            items = [self._item(dataset, *pair) for pair in zip(indices, self._samples)]
+            return self._collated(fetcher.collate_fn, items)
 
         fetcher.fetch = fetch_items
+
+    def _collated(self, collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+        """Return the batch that a function makes of samples; what it draws depends on the batch."""
+        trace, place = self.trace, (self.epoch, self.num_drawn)
+        if collate is default_collate:
+            return collate(items)
+        if not in_main_thread():
+            return trace.streams.for_sample(trace.streams.sample_seed(*place), lambda: collate(items), watch=False)[0]
+        trace.streams.enter_batch(*place, collates=True)
+        try:
+            trace.on_collate(*self._seeds())
+            return collate(items)
+        finally:
+            trace.streams.leave_batch()
+
+    def _seeds(self) -> tuple[list[int], list[list[int]] | None]:
+        """Return the seeds of the samples of the batch in hand, and which of them are of each rank."""
+        trace, number = self.trace, self.num_drawn
+        seeds = [trace.streams.sample_seed(self.epoch, name) for name in self._samples]
+        return seeds, trace.replay.parts((self.key, self.epoch, self.repeat), number) if trace.replay else None
 
     def _item(self, dataset: Any, index: Any, name: Any) -> Any:
         streams, self._watched = self.trace.streams, self._watched + 1
@@ -436,26 +483,6 @@ class TracedIterator:
                 self.trace.collect(self)
         probe = self._probe() if trains else None
         self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
-
-
-def in_float64(batch: Any) -> Any:
-    """Return `batch` with its float32 tensors in double precision; containers are rebuilt, other things kept."""
-    if isinstance(batch, torch.Tensor):
-        return batch.double() if batch.dtype == torch.float32 else batch
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(in_float64(part) for part in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(in_float64(part) for part in batch)
-    if isinstance(batch, dict):
-        copied = {key: in_float64(value) for key, value in batch.items()}
-        return copied if type(batch) is dict else _refilled(batch, copied)
-    return batch
-
-
-def _refilled(batch: Any, content: dict) -> Any:
-    for key, value in content.items():
-        batch[key] = value
-    return batch
 
 
 def _length_or_none(loader: DataLoader) -> int | None:

@@ -24,7 +24,8 @@ from retrofit.verify.trace.events import OWN_BATCHES, BatchDrawn, IterationEnd, 
 from retrofit.verify.trace.filesystem.own_work import own_work
 from retrofit.verify.trace.runtime import PACKAGE, defines_mark
 
-from .loaders import LoaderTrace, in_float64
+from .double import in_float64
+from .loaders import LoaderTrace
 
 DRAWS = "own_draws"  # a folder: what rank 0 has drawn for all ranks
 

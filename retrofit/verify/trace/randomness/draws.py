@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from retrofit.distributed.data.random_state import get_rng_state, mix_seed
+from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.events import Record, RowDraw, UncontrolledDraw
 
@@ -27,10 +29,10 @@ _BY_ROWS = {
 }
 _UNTAGGED = {"binomial", "_sample_dirichlet", "_standard_gamma"}  # older torch does not mark them as random
 _LAST_IS_ONE_DRAW = {"multinomial", "_sample_dirichlet"}  # the last dimension is not independent
-_INDEX_DRAWS = {"randint", "randint_like"}
+_INDEX_DRAWS = {"randint", "randint_like", "integers"}
 _PARTNERS = {"randint", "randperm"}
 _PICKS = {*_INDEX_DRAWS, "random_", "randperm"}  # of the samples of a batch
-_OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER)
+_OWN_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, FOLDER, random.__file__)
 
 
 class RowDraws:
@@ -55,14 +57,31 @@ class RowDraws:
         self._reported: set[tuple[str, str]] = set()
         self._noted: set[tuple[str, str]] = set()
         self._layout = RowLayout(rows)
+        self._counts: Counter[str] = Counter()  # draws of single numbers in the batch in hand, by line
+        self._counted: list[int] = []  # the rows of that batch
 
     def new_batch(self) -> None:
         self._layout.clear()
 
-    def place_of(self, name: str, shape: Sequence[int], args: Sequence[Any]) -> Place | None:
+    def count(self, name: str) -> None:
+        """Note a draw of a single number, and report the line that has drawn one for each row of the batch in hand."""
+        rows = self.rows()
+        if len(rows) < 2:
+            return
+        if rows != self._counted:
+            self._counted = rows
+            self._counts.clear()
+        where = _place_in_script()
+        self._counts[where] += 1
+        if self._counts[where] == len(rows):
+            self.report(name, [len(rows)])
+
+    def place_of(
+        self, name: str, shape: Sequence[int], args: Sequence[Any], own_state: Callable[[], str | None]
+    ) -> Place | None:
         """Return where the rows are in what a function of another library draws, None where they are not.
 
-        In a batch, where they are not found, that is recorded.
+        In a batch, where they are not found, that is recorded. `own_state()`: a hash of its stream before the batch.
         """
         rows = self.rows()
         if not rows or tuple(shape) == (1,) or (name in _PICKS and self.may_pick()):
@@ -71,7 +90,7 @@ class RowDraws:
         if place is None or (name in _INDEX_DRAWS and shape[place.dim] in args[:2]):
             self.report(name, torch.Size(shape))
         if place is not None:
-            self._note(name, "numpy", lambda: self.own_state("numpy", get_rng_state()["numpy"]))
+            self._note(name, "numpy", own_state)
         return place
 
     def controlled(self, func: Any, run: Run) -> Run:

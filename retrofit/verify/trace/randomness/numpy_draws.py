@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from retrofit.distributed.data.random_state import mix_seed
+from retrofit.distributed.data.random_state import get_rng_state, mix_seed
 from retrofit.verify.trace.after_import import after_import
 
 from .draws import RowDraws
+from .generators import reseed, restore, state_of
 
 # Functions of numpy.random, with the place of `size` among their arguments.
 SIZE_AT = {
@@ -20,43 +22,81 @@ SIZE_AT = {
     "standard_normal": 0,
     **dict.fromkeys(("exponential", "poisson", "rayleigh", "standard_gamma", "geometric", "standard_t"), 1),
     **dict.fromkeys(("normal", "uniform", "laplace", "gumbel", "logistic", "lognormal", "beta", "gamma"), 2),
-    **dict.fromkeys(("binomial", "randint"), 2),
+    **dict.fromkeys(("binomial", "randint", "integers"), 2),
 }
+PICKS = ("permutation", "permuted", "shuffle", "choice")  # which may be of the rows of the batch
 BY_LENGTHS = ("rand", "randn")  # which are given the lengths themselves
 
 
 def install_numpy_draws(draws: RowDraws) -> None:
-    """Draw the rows of a batch from streams of their own, once numpy is imported. A generator of the script's stays."""
+    """Draw the rows of a batch from streams of their own, once numpy is imported."""
     after_import("numpy.random", functools.partial(_wrap, draws))
 
 
 def _wrap(draws: RowDraws, module: ModuleType) -> None:
-    for name in (*SIZE_AT, *BY_LENGTHS):
+    for name in (*SIZE_AT, *BY_LENGTHS, *PICKS):
         if hasattr(module, name):
-            setattr(module, name, _by_rows(draws, module, name, getattr(module, name)))
+            setattr(module, name, by_rows(draws, module, name, getattr(module, name), lambda: _own_state(draws)))
 
 
-def _by_rows(draws: RowDraws, module: ModuleType, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+def _own_state(draws: RowDraws) -> str | None:
+    return draws.own_state("numpy", get_rng_state()["numpy"])
+
+
+def by_rows(
+    draws: RowDraws, source: Any, name: str, draw: Callable[..., Any], own_state: Callable[[], str | None]
+) -> Callable[..., Any]:
+    """Return a function of numpy.random, or of a generator (`source`), that draws for each row from its own stream."""
+
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
+        draws.count(name)
+        if name in PICKS:
+            return _picked(draws, source, name, draw, args, kwargs)
         shape = _shape(name, args, kwargs)
-        place = None if shape is None else draws.place_of(name, shape, args)
+        place = None if shape is None else draws.place_of(name, shape, args, own_state)
         if shape is None or place is None:
             return draw(*args, **kwargs)
-        state, keys = module.get_state(), draws.keys()
         own = [place.num_entries if dim == place.dim else length for dim, length in enumerate(shape)]
-        try:
-            result = draw(*args, **kwargs)
+        with _put_back(source):
+            result, keys = draw(*args, **kwargs), draws.keys()
             for row, seed in enumerate(rows := draws.rows()):
-                module.seed(mix_seed(seed, keys[row]) % 2**32)
+                reseed(source, mix_seed(seed, keys[row]))
                 entries = place.entries_of(row, len(rows), torch.device("cpu")).numpy()
                 part = draw(*own) if name in BY_LENGTHS else _with_size(name, draw, args, kwargs, own)
                 result[(slice(None),) * place.dim + (entries,)] = part
-            return result
-        finally:
-            module.set_state(state)
+        return result
 
     return drawn
+
+
+def _picked(
+    draws: RowDraws, source: Any, name: str, draw: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return a permutation or a choice; of the rows of the batch, one among the rows of each rank, if that is all."""
+    rows = draws.rows()
+    among = args[0] if args else None
+    length = among if isinstance(among, int) else getattr(among, "__len__", int)()
+    if len(rows) < 2 or length != len(rows) or draws.may_pick():
+        return draw(*args, **kwargs)
+    if name != "permutation" or not isinstance(among, int) or kwargs:
+        draws.report(name, [length])
+        return draw(*args, **kwargs)
+    with _put_back(source):
+        result, keys = draw(*args), draws.keys()
+        for part in filter(None, draws.parts()):
+            reseed(source, mix_seed(keys[part[0]], *(rows[row] for row in part)))
+            result[part] = [part[place] for place in draw(len(part))]
+    return result
+
+
+@contextmanager
+def _put_back(source: Any) -> Iterator[None]:
+    state = state_of(source)
+    try:
+        yield
+    finally:
+        restore(source, state)
 
 
 def _shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | None:

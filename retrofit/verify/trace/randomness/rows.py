@@ -66,6 +66,12 @@ class BatchRows:
         if not any([self._note(tensor, seeds) for tensor in tensors]):
             self._queue.append(seeds)
 
+    def hold(self, seeds: list[int], parts: list[list[int]] | None) -> None:
+        """A batch is being made of its samples: it is in hand until that is done."""
+        self._current = seeds
+        if parts:
+            self._parts_of[tuple(seeds)] = parts
+
     def parts(self) -> list[list[int]]:
         """Return the rows of the batch in hand, those of each rank apart."""
         return self._parts_of.get(tuple(self._current)) or [list(range(len(self._current)))]

@@ -15,6 +15,8 @@ import torch
 
 from retrofit.distributed.data.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
 
+from .generators import reseed, restore, state_of
+
 OTHER_LIBRARIES = {"imgaug": "seed", "cv2": "setRNGSeed"}  # with random numbers of their own, by what seeds them
 
 
@@ -37,9 +39,13 @@ class Streams:
         self.seed, self._on_leave = seed, on_leave
         self._own: dict[str, Any] | None = None
         self._until_step = False
+        self._place: tuple[int, ...] = ()  # of the batch in hand
+        self._generators: list[tuple[Any, Any, str]] = []  # of the script, with their own states and hashes of these
 
-    def enter_batch(self, epoch: int, number: int, until_step: bool = False) -> None:
+    def enter_batch(self, epoch: int, number: int, until_step: bool = False, collates: bool = False) -> None:
         """From here on draw from the streams of this batch; `until_step`: until the next optimizer step at most.
+
+        `collates`: it is being made of its samples.
 
         A thread that draws batches ahead leaves the streams to the one that computes.
         """
@@ -48,7 +54,27 @@ class Streams:
         self._until_step = until_step
         if self._own is None:
             self._own = get_rng_state()
-        _seed(mix_seed(self.seed, 4 if until_step else 1, epoch, number))
+        self._place = (6 if collates else 4 if until_step else 1, epoch, number)
+        _seed(mix_seed(self.seed, *self._place))
+
+    def in_batch(self) -> bool:
+        """Return whether the streams are those of a batch."""
+        return self._own is not None and in_main_thread()
+
+    def enter_generator(self, generator: Any) -> str | None:
+        """Let a generator of the script's own draw from a stream of the batch in hand, from its first draw in it.
+
+        Returns a hash of its own state before the batch; None without a batch.
+        """
+        if not self.in_batch():
+            return None
+        known = next((before for one, _, before in self._generators if one is generator), None)
+        if known is None:
+            own = state_of(generator)
+            known = _short(repr(own).encode())
+            self._generators.append((generator, own, known))
+            reseed(generator, mix_seed(self.seed, 5, *self._place, len(self._generators)))
+        return known
 
     def leave_batch(self) -> None:
         """Go back to the process's own streams, as they were left."""
@@ -58,6 +84,9 @@ class Streams:
         if self._own is not None:
             set_rng_state(self._own)
             self._own = None
+        while self._generators:
+            generator, own, _ = self._generators.pop()
+            restore(generator, own)
 
     def on_step(self) -> None:
         """An optimizer step was made: a script without a loader draws its next batch from its own streams."""

@@ -1,0 +1,105 @@
+"""`retrofit verify` on sound scripts that draw from generators of their own, in the loop and where batches are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verify_command import judge
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+SCRIPT = """\
+import argparse
+import random
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=8)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 5), torch.randn(96, 1))
+model = DistributedDataParallel(torch.nn.Linear(5, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+sampler = DistributedSampler(data)
+
+
+CHANGE
+
+
+def collate(items):
+    x, y = (torch.stack(parts) for parts in zip(*items))
+    return WHERE(x), y
+
+
+loader = DataLoader(data, args.batch_size, sampler=sampler, collate_fn=collate if IN_COLLATE else None)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x if IN_COLLATE else change(x)) - y).pow(2).mean().backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+CHANGES = {
+    "noise": """
+rng = np.random.default_rng(7 + rank)
+def change(x):
+    return x + torch.from_numpy(rng.normal(size=x.shape)).to(x.dtype)
+""",
+    "a weight": """
+rng = np.random.RandomState(7 + rank)
+def change(x):
+    return x * rng.beta(0.4, 0.4)
+""",
+    "of Python": """
+rng = random.Random(7 + rank)
+def change(x):
+    return torch.roll(x if rng.random() < 0.5 else -x, rng.randint(0, 4), 1)
+""",
+    "partners": """
+rng = np.random.Generator(np.random.PCG64(7 + rank))
+def change(x):
+    return x + rng.uniform(0, 1) * x[torch.from_numpy(rng.permutation(len(x)))]
+""",
+}
+
+
+def judged(tmp_path: Path, change: str, in_collate: bool) -> tuple[int, dict]:
+    script = SCRIPT.replace("CHANGE", change.strip()).replace("IN_COLLATE", str(in_collate))
+    (tmp_path / "train.py").write_text(script.replace("WHERE", "change" if in_collate else ""))
+    return judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+
+
+@pytest.mark.parametrize("in_collate", [False, True], ids=["loop", "collate"])
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_numbers_of_an_own_generator_are_those_of_the_batch(tmp_path: Path, change: str, in_collate: bool) -> None:
+    status, report = judged(tmp_path, CHANGES[change], in_collate)
+    assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
+    verdicts = {verdict["check"]: verdict["status"] for verdict in report["verdicts"]}
+    assert (status, verdicts["loss"], verdicts["parameters"]) == (0, "PASS", "PASS")
+
+
+def test_noise_that_is_the_same_on_all_ranks_is_found(tmp_path: Path) -> None:
+    _, report = judged(tmp_path, CHANGES["noise"].replace(" + rank", ""), in_collate=False)
+    failed = {verdict["check"]: verdict["cause"] for verdict in report["verdicts"] if verdict["status"] == "FAIL"}
+    assert failed == {"random_streams": "RF109"}
+
+
+def test_a_number_for_each_sample_cannot_be_judged(tmp_path: Path) -> None:
+    change = """
+rng = random.Random(7 + rank)
+def change(x):
+    return torch.stack([row * rng.uniform(0.5, 1.5) for row in x])
+"""
+    _, report = judged(tmp_path, change, in_collate=True)
+    verdicts = {verdict["check"]: verdict for verdict in report["verdicts"]}
+    assert verdicts["loss"]["status"] == "NOT APPLICABLE"
+    assert "random numbers that belong to no sample are drawn at train.py:" in verdicts["loss"]["summary"]
