@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +29,7 @@ FORMS = {
 @pytest.fixture
 def drawn(monkeypatch):
     """`drawn(form, rows, parts)` draws with some of the SEEDS in hand, and gives the events."""
-    for name in (*SIZE_AT, *BY_LENGTHS, *PICKS):
+    for name in filter(partial(hasattr, np.random), (*SIZE_AT, *BY_LENGTHS, *PICKS)):
         monkeypatch.setattr(np.random, name, getattr(np.random, name))  # to be put back
     events, seeds = Events(), []
     install_numpy_draws(RowDraws(events, lambda: seeds))

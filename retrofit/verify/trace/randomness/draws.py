@@ -69,7 +69,7 @@ class RowDraws:
         if len(rows) < 2:
             return
         if rows != self._counted:
-            self._counted = rows
+            self._counted = list(rows)
             self._counts.clear()
         where = _place_in_script()
         self._counts[where] += 1

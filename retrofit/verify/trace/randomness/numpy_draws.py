@@ -50,12 +50,12 @@ def by_rows(
 
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
-        draws.count(name)
         if name in PICKS:
             return _picked(draws, source, name, draw, args, kwargs)
         shape = _shape(name, args, kwargs)
         place = None if shape is None else draws.place_of(name, shape, args, own_state)
         if shape is None or place is None:
+            draws.count(name)
             return draw(*args, **kwargs)
         own = [place.num_entries if dim == place.dim else length for dim, length in enumerate(shape)]
         with _put_back(source):
