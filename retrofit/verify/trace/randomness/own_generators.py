@@ -1,8 +1,8 @@
 """Generators of the script's own, of Python and of numpy, in the streams of the batch in hand.
 
-`random.Random(seed)`, `numpy.random.default_rng(seed)` and `RandomState(seed)` go on from batch to batch, and a rank
+`random.Random(seed)`, `numpy.random.default_rng(seed)` and `RandomState(seed)` continue from batch to batch, and a rank
 draws less from them than one process does. In a batch they draw from streams of the batch, as the process's own do
-(see `Streams`), and afterwards go on where they were.
+(see `Streams`), and afterwards continue where they were.
 """
 
 from __future__ import annotations
