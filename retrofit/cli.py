@@ -12,6 +12,7 @@ from retrofit.check import command as check
 from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
 from retrofit.prove import command as prove
+from retrofit.prove.repair import command as repair
 from retrofit.rules import command as rules
 from retrofit.verify import command as verify
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers = {name: module.add_parser(commands) for name, module in COMMANDS.items()}
     prove.add_options(parsers["convert"])
+    repair.add_options(parsers["verify"])
     own, of_script = _split(sys.argv[1:] if argv is None else argv)
     args = parser.parse_args(own)
     if args.command is None:
@@ -42,11 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.arguments = of_script
     if args.command == "convert" and (useless := prove.useless_options(parsers["convert"], args)):
         parser.error(f"{', '.join(useless)}: only --prove runs the script")
+    if args.command == "verify" and args.write and not args.fix:
+        parser.error("--write: only --fix has something to write")
     if args.command in USING_PACKAGES or proves:
         import_path.add_packages()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path or a line of code may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        if args.command == "verify" and args.fix:
+            return verify.run(args, repair.repair, repair.print_repair)
         return convert.run(args, prove.prove) if proves else COMMANDS[args.command].run(args)
     except Exception as error:
         if args.command not in READING:

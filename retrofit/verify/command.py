@@ -10,6 +10,8 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from .runs import Plan
     from .verdict import Report
 
+    Repairer = Callable[[Plan, Report, argparse.Namespace], Any]
+
 PACKAGES = ("torch", "matplotlib", "psutil", "rich", "tqdm")  # of the extra [verify]
 EPILOG = """\
 examples:
@@ -29,6 +33,7 @@ examples:
   retrofit verify train.py --original old/train.py --converted-args="--sync_bn" -n 4 -- --epochs 2
   retrofit verify -m tools.train -- --epochs 2
   retrofit verify train.py --batch-flag batch_size -- --batch_size 64 --epochs 2
+  retrofit verify train.py --fix -- --epochs 2
   retrofit verify train.py --accept batchnorm --json -- --epochs 2 > verify.json
 
 exit status: 0 the same training: samples, losses, gradients and weights were compared; 1 a check failed; 2 wrong usage
@@ -37,9 +42,9 @@ or nothing could be judged; 3 incomplete: nothing failed, but one of these four 
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to `commands` (of argparse's add_subparsers)."""
-    parser = commands.add_parser(
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to `commands` (of argparse's add_subparsers), and return its parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
         "verify",
         usage="%(prog)s [options] SCRIPT|-m MODULE [-- ARGUMENTS OF SCRIPT]",
         help="run a script in one and in several processes and prove that both are the same training",
@@ -75,6 +80,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="the page with the curves; '' = none (default: verify.html)",
     )
+    return parser
 
 
 def add_run_options(group: Any) -> None:
@@ -119,8 +125,11 @@ def add_judge_options(group: Any) -> None:
     add("--keep", metavar="DIR", help="keep the runs' copies, logs and traces there (default: deleted)")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Carry out the command and return its exit status."""
+def run(args: argparse.Namespace, repair: Repairer | None = None, show: Callable[[Any], None] | None = None) -> int:
+    """Carry out the command and return its exit status.
+
+    `repair` tries to repair what has failed, and `show` prints what came of it (retrofit/prove/repair, for --fix).
+    """
     missing = missing_packages(PACKAGES, "verify")
     if missing:
         print(f"retrofit verify: error: {printable(missing)}", file=sys.stderr)
@@ -128,7 +137,14 @@ def run(args: argparse.Namespace) -> int:
     plan = None
     try:
         plan = _plan(args)
-        report = judge(plan, args)
+        report = examine(plan, args)
+        if repair is None or args.json:
+            show_report(report if repair is None else replace(report, repair=repair(plan, report, args)), args)
+        else:
+            show_report(report, args)
+            found = repair(plan, report, args)
+            if found is not None and show is not None:
+                show(found)
     except ValueError as error:
         print(f"retrofit verify: error: {printable(error)}", file=sys.stderr)
         return 2
@@ -145,12 +161,15 @@ def run(args: argparse.Namespace) -> int:
 
 def judge(plan: Plan, args: argparse.Namespace) -> Report:
     """Make the runs of a plan, print what the checks find in them, and return it."""
-    from retrofit.rules.catalog import CATALOG
+    report = examine(plan, args)
+    show_report(report, args)
+    return report
+
+
+def examine(plan: Plan, args: argparse.Namespace) -> Report:
+    """Make the runs of a plan, and return what the checks find in them."""
     from retrofit.verify.processes.progress import Progress
     from retrofit.verify.report.build import build_report
-    from retrofit.verify.report.html_page import write_html
-    from retrofit.verify.report.json_report import report_as_json
-    from retrofit.verify.report.terminal import print_report
 
     from .checks import CheckOptions, run_checks
     from .runs import judged_script, run_all
@@ -171,7 +190,16 @@ def judge(plan: Plan, args: argparse.Namespace) -> Report:
         lists_own_figures=uses_runtime(project),
         is_converted=is_converted(judged_script(plan), project),
     )
-    report = build_report(plan, runs, run_checks(runs.by_name, options), options, progress.seconds())
+    return build_report(plan, runs, run_checks(runs.by_name, options), options, progress.seconds())
+
+
+def show_report(report: Report, args: argparse.Namespace) -> None:
+    """Print a report, and write its page."""
+    from retrofit.rules.catalog import CATALOG
+    from retrofit.verify.report.html_page import write_html
+    from retrofit.verify.report.json_report import report_as_json
+    from retrofit.verify.report.terminal import print_report
+
     if args.html:
         write_html(report, Path(args.html), CATALOG)
     if args.json:
@@ -180,7 +208,6 @@ def judge(plan: Plan, args: argparse.Namespace) -> Report:
         print_report(report, CATALOG)
         if args.html:
             print(f"curves and evidence: {printable(args.html)}")
-    return report
 
 
 def _plan(args: argparse.Namespace) -> Plan:

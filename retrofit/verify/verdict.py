@@ -114,6 +114,7 @@ class Report:
     precision: str = "float64"  # in which the runs were compared, or "as-is"
     kept_batch: str = ""  # what keeps the global batch in the compared runs, where a plain start has a larger one
     made: Mapping[str, str] = field(default_factory=dict)  # the date, the kit's version, the project's commit
+    repair: Mapping[str, object] | None = None  # what --fix did, see json_report.py; None without it
 
     @property
     def command(self) -> str:

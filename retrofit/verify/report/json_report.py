@@ -32,6 +32,12 @@ Schema version 1. Keys are never renamed or removed within a version; new ones m
     kept_batch       "with the global batch kept (RETROFIT_BATCH=global)" | "with batch_size divided by 2" | "" where
                      the script's own start keeps the global batch
     made             {"Date", "Version", "Commit": text}: when, by which kit, of which commit of the project
+    repair           what --fix did after a FAIL, else null: {faults, diff, status_after, conclusion_after, written}
+                     faults: [{cause, check, summary, repaired, why_not, remedy, tries}, ...]; `why_not` is "" and
+                     `remedy` null where it is repaired; tries: [{edit, status, failed, kept}, ...], each an edit that
+                     was tried in a copy, with the status and the failed checks of `verify` there
+                     diff: of all that was kept, as a unified diff; "" where nothing was repaired
+                     status_after, conclusion_after: of the repaired copy; written: with --write, the files are changed
 
 The schema for a program is docs/verify_schema.json.
 
@@ -90,6 +96,7 @@ def report_as_json(report: Report, causes: Mapping[str, Rule]) -> str:
         "made": report.made,
         "precision": report.precision,
         "kept_batch": report.kept_batch,
+        "repair": report.repair,
     }
     return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_lines(_plain(value))}" for key, value in content.items()) + "\n}"
 
