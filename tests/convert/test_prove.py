@@ -116,7 +116,7 @@ def test_figures_that_the_runs_show_to_be_a_share_are_said(project: Path) -> Non
     status, said = ended(project)
     assert status == 0, said
     words = " ".join(said.split())
-    assert "rank 0's own share, not the figure of one process: 'epoch # mean #', number 2: " in words
+    assert re.search(r"rank 0's own share, not the figure of one process: the printed mean at train\.py:\d+ in ", words)
     assert "with 2 processes" in words
 
 
