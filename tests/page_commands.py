@@ -45,6 +45,7 @@ def commands_on(text: str) -> Iterator[str]:
 # Run in this order in one copy of docs/demo; `(command, status)`.
 IN_DEMO = (
     ("retrofit check train.py", 1),
+    ("retrofit check train.py --format json", 1),
     ("python -m retrofit check train.py", 1),
     ("python -m retrofit rules RF103", 0),
     ("python -m retrofit convert train.py", 0),
@@ -65,6 +66,9 @@ STARTED = (
 )
 # Run by another test.
 TESTED = {
+    "retrofit verify train.py --fix -- ARGS": "tests/test_repair.py::test_a_seeded_bug_is_repaired",
+    "retrofit verify train.py --json": "tests/test_automation.py::test_the_steps_of_the_action",
+    "retrofit verify train.py --json -- --epochs 2": "tests/test_automation.py::test_the_steps_of_the_action",
     "RETROFIT_STRATEGY=fsdp bash train_torchrun.sh ARGUMENTS":
         "tests/convert/test_sharded_scripts.py::test_a_converted_script_trains_saves_and_resumes_as_with_ddp",
     "retrofit convert train.py --with fsdp --write":
