@@ -360,9 +360,7 @@ class OptimizerFound(Event):
     names: list[str]  # of its parameters, without prefixes of wrappers
     shapes: list[list[int]]  # of its parameters
     device: str | None  # the GPU of the first parameter, by a name that no other one of the machine has; None: the CPU
-    base_lr: list[float | None] = field(
-        default_factory=list
-    )  # by group: what its scheduler started from, if it has one
+    base_lr: list[float | None] = field(default_factory=list)  # by group: the first rate of its scheduler, if any
 
 
 @dataclass(frozen=True)
