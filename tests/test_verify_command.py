@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "verify"))
 from bugs.catalogue import copy_project
 
 from retrofit.cli import main
-from retrofit.verify.runs import divide_flag
+from retrofit.verify.runs.launches import divide_flag
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from verify_command import judge
 
-from retrofit.verify.own_processes import NUMBER_OF_PROCESSES, with_number
 from retrofit.verify.processes.launch import free_port
+from retrofit.verify.runs.own_processes import NUMBER_OF_PROCESSES, with_number
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 

@@ -21,7 +21,7 @@ from retrofit.installation import missing_packages
 from .verdict import EXIT_STATUS, INTERNAL_ERROR, exit_status, printable
 
 if TYPE_CHECKING:
-    from .runs import Plan
+    from .runs.plan import Plan
     from .verdict import Report
 
     Repairer = Callable[[Plan, Report, argparse.Namespace], Any]
@@ -172,14 +172,14 @@ def examine(plan: Plan, args: argparse.Namespace) -> Report:
     from retrofit.verify.report.build import build_report
 
     from .checks import CheckOptions, run_checks
-    from .runs import judged_script, run_all
+    from .runs.sequence import run_all
     from .source.converted import is_converted
     from .source.coupled_losses import coupled_losses
     from .source.decisions import uses_runtime
 
     progress = Progress()
     runs = run_all(plan, progress)
-    coupled = cache(lambda: coupled_losses(judged_script(plan)))
+    coupled = cache(lambda: coupled_losses(plan.judged_script))
     project = plan.folder / "one" / "project"
     options = CheckOptions(
         args.tolerance,
@@ -188,7 +188,7 @@ def examine(plan: Plan, args: argparse.Namespace) -> Report:
         coupled,
         precision=plan.precision,
         lists_own_figures=uses_runtime(project),
-        is_converted=is_converted(judged_script(plan), project),
+        is_converted=is_converted(plan.judged_script, project),
     )
     return build_report(plan, runs, run_checks(runs.by_name, options), options, progress.seconds())
 
@@ -227,7 +227,8 @@ def make_plan(args: argparse.Namespace, project: Path, script: Path, **more: Any
     from retrofit.verify.processes.gpus import count_gpus
 
     from .checks import CHECKS
-    from .runs import Plan, divide_flag
+    from .runs.launches import divide_flag
+    from .runs.plan import Plan
 
     gpus = 0 if args.device == "cpu" else count_gpus()
     nproc = args.nproc or (gpus if gpus > 1 else 2)

@@ -25,7 +25,7 @@ from .candidates import Change, changes_for
 from .guard import is_better
 
 if TYPE_CHECKING:
-    from retrofit.verify.runs import Plan
+    from retrofit.verify.runs.plan import Plan
 
 MOST_TRIES = 4  # for a fault
 MOST_FAULTS = 4

@@ -11,7 +11,7 @@ from retrofit.verify.verdict import FAIL, INCOMPLETE, PASS, Report, count, overa
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
-    from retrofit.verify.runs import Plan
+    from retrofit.verify.runs.plan import Plan
 
     from .attempts import FaultRepair, Repair
 

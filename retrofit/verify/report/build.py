@@ -18,7 +18,7 @@ from retrofit.verify.checks.output.own_figures import own_figures
 from retrofit.verify.checks.processes.default_mode import is_same_batch
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
-from retrofit.verify.runs import FinishedRuns, Plan, judged_script
+from retrofit.verify.runs.plan import FinishedRuns, Plan
 from retrofit.verify.trace.events import LineRun, OptimizerStep
 from retrofit.verify.verdict import PASS, EpochCoverage, Report, RunRecord, Verdict, overall_status
 
@@ -74,7 +74,7 @@ def build_report(
         controls=_controls(plan),
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
-        dialect=dialect_of(judged_script(plan)),
+        dialect=dialect_of(plan.judged_script),
         made=_made(plan.project),
         precision=plan.precision,
         kept_batch="" if is_same_batch(runs.by_name) else runs.kept_batch,

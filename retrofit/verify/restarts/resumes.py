@@ -17,7 +17,7 @@ from .arguments import SURE
 from .restart import Restart, continues, fails_at_start, is_refused, loads, plan_restarts
 
 if TYPE_CHECKING:
-    from retrofit.verify.runs import FinishedRuns, Plan
+    from retrofit.verify.runs.plan import FinishedRuns, Plan
 
 MOST_TRIES = 4
 LOADS_SOMETHING = re.compile(r"torch\.load|load_state|load_checkpoint|\bresume", re.IGNORECASE)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from retrofit.verify.evidence import Run
 from retrofit.verify.trace.events import DispatchedBatches, GroupJoin, ParserUse, SpawnCall
-
-from .evidence import Run
 
 STARTS_PROCESSES = re.compile(r"^[^#]*\b(mp|multiprocessing)\.(spawn|start_processes)\(|^[^#]*\bspawn\([\w.]+, *args=")
 # Names of the options that say how many processes a script starts, without dashes.
