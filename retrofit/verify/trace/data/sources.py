@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retrofit.verify.trace.computation.fingerprint import content_hash
 
 if TYPE_CHECKING:
-    from .loaders import TracedIterator
+    from .passes import TracedIterator
 
 
 def drawn_ahead(source: Iterator[Any], limit: int) -> tuple[list[Any], Iterator[Any]]:
