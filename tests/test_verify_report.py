@@ -24,8 +24,9 @@ from retrofit.verify.report.conclusion import conclusion
 from retrofit.verify.report.faults import faults
 from retrofit.verify.report.html_page import report_as_html, write_html
 from retrofit.verify.report.json_report import SCHEMA_VERSION, report_as_json
-from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, dialect_of, remedy
+from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, remedy
 from retrofit.verify.report.terminal import print_report
+from retrofit.verify.source.distribution import dialect_of
 from retrofit.verify.verdict import (
     ACCEPTED,
     COMPARED,
@@ -296,7 +297,7 @@ def test_matplotlib_is_imported_for_a_figure_only_and_without_its_windows():
 import sys
 from retrofit.verify.report.conclusion import conclusion
 from retrofit.verify.report.html_page import report_as_html
-from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, dialect_of, remedy
+from retrofit.verify.report.remedies import IN_ACCELERATE, IN_FABRIC, remedy
 from retrofit.verify.report.terminal import print_report
 from retrofit.verify.verdict import Report
 assert "matplotlib" not in sys.modules
@@ -468,9 +469,9 @@ def test_a_remedy_has_the_words_of_what_distributes_the_script(tmp_path):
         ("import torch.distributed as dist\n", rule.in_torch),
     ):
         script.write_text(text)
-        assert remedy(rule, dialect_of(script)).count(expected) == 1
+        assert remedy(rule, dialect_of(script, tmp_path)).count(expected) == 1
     (tmp_path / "multigpu.py").write_text('RETROFIT_RUNTIME = "1"\n')
-    assert dialect_of(script) == "" and {*IN_ACCELERATE, *IN_FABRIC} <= set(CATALOG)
+    assert dialect_of(script, tmp_path) == "" and {*IN_ACCELERATE, *IN_FABRIC} <= set(CATALOG)
 
 
 def test_a_report_fits_its_schema():

@@ -173,14 +173,13 @@ def examine(plan: Plan, args: argparse.Namespace) -> Report:
 
     from .checks import CheckOptions, run_checks
     from .runs.sequence import run_all
-    from .source.converted import is_converted
     from .source.coupled_losses import coupled_losses
-    from .source.decisions import uses_runtime
+    from .source.distribution import is_converted, uses_runtime
 
     progress = Progress()
     runs = run_all(plan, progress)
     coupled = cache(lambda: coupled_losses(plan.judged_script))
-    project = plan.folder / "one" / "project"
+    project = plan.project_of("one")
     options = CheckOptions(
         args.tolerance,
         frozenset(args.accept),

@@ -19,10 +19,9 @@ from retrofit.verify.checks.processes.default_mode import is_same_batch
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.evidence import Run, relative_difference
 from retrofit.verify.runs.plan import FinishedRuns, Plan
+from retrofit.verify.source.distribution import dialect_of
 from retrofit.verify.trace.events import LineRun, OptimizerStep
 from retrofit.verify.verdict import PASS, EpochCoverage, Report, RunRecord, Verdict, overall_status
-
-from .remedies import dialect_of
 
 CONTROLS = (
     "Everything runs in float64: the rounding of float32 grows tenfold per step in some networks and hides an error. "
@@ -74,7 +73,7 @@ def build_report(
         controls=_controls(plan),
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
-        dialect=dialect_of(plan.judged_script),
+        dialect=dialect_of(plan.judged_script, plan.project_of("one")),
         made=_made(plan.project),
         precision=plan.precision,
         kept_batch="" if is_same_batch(runs.by_name) else runs.kept_batch,

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrofit.verify.trace.runtime import MARK, PACKAGE
+from retrofit.verify.source.distribution import ACCELERATE, FABRIC, RUNTIME
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
-
-RUNTIME, TORCH, ACCELERATE, FABRIC = "", "torch", "accelerate", "fabric"
-# The first that is imported. A script without any is not distributed yet, and `retrofit convert` writes the runtime.
-SIGNS = (
-    (RUNTIME, re.compile(rf"^\s*(import|from)\s+{re.escape(PACKAGE)}\b", re.MULTILINE)),
-    (ACCELERATE, re.compile(r"^\s*(import|from)\s+accelerate\b", re.MULTILINE)),
-    (FABRIC, re.compile(r"^\s*(import|from)\s+(lightning[._]fabric|lightning\b.*\bFabric)", re.MULTILINE)),
-    (TORCH, re.compile(r"\btorch\.(nn\.parallel|distributed)\b|DistributedDataParallel")),
-)
-RUNTIME_FILE = re.compile(rb"^" + MARK.encode() + rb"\b", re.MULTILINE)
 
 IN_ACCELERATE = {
     "RF101": "Prepare the loader (accelerator.prepare), or call loader.set_epoch(epoch) in each epoch.",
@@ -71,19 +59,3 @@ def remedy(rule: Rule, dialect: str) -> str:
     if dialect == RUNTIME:
         return rule.remedy
     return OWN_WORDS.get(dialect, {}).get(rule.code, rule.in_torch)
-
-
-def dialect_of(script: Path) -> str:
-    """Return what distributes a script: by its imports, and those of the files next to it."""
-    sources = [script, *sorted(script.parent.glob("*.py"))]
-    texts = []
-    for path in dict.fromkeys(sources):
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
-        if RUNTIME_FILE.search(data):
-            return RUNTIME
-        texts.append(data.decode("utf-8", "replace"))
-    text = "\n".join(texts)
-    return next((dialect for dialect, sign in SIGNS if sign.search(text)), RUNTIME)

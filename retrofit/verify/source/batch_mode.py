@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .decisions import uses_runtime
+from .distribution import uses_runtime
 
 TWIN = "RETROFIT_BATCH"
 GLOBAL = {TWIN: "global"}  # distribute_loader then keeps the global batch of one process at N

@@ -7,18 +7,18 @@ ranks lets them part sooner or later, also where they do not in the few steps th
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from retrofit.verify.trace.runtime import PACKAGE, defines_mark
+from retrofit.verify.trace.runtime import defines_mark
 from retrofit.verify.trace.settings import KEEPS, PARTS, DecisionTest
 
-MOST_FILES, MOST_BYTES = 3000, 500_000
-LEFT_OUT = {"site-packages", "venv", "env", "node_modules", "build", "dist"}
+from .files import python_files
+
+MOST_BYTES = 500_000
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -38,15 +38,9 @@ def decision_tests(folder: Path, script: Path) -> dict[str, list[DecisionTest]]:
     return {path: tests for path, tests in found.items() if tests}
 
 
-def uses_runtime(folder: Path) -> bool:
-    """Return whether a project has a runtime, in one file or as the installed package."""
-    files = [path for paths in _python_files(folder).values() for path in paths if path.is_file()]
-    return any(defines_mark(str(path)) or PACKAGE.encode() in path.read_bytes() for path in files)
-
-
 def _imported_files(folder: Path, script: Path) -> Iterator[_File]:
     """Yield the script and, by their names alone, the files that it imports, directly or not."""
-    known = _python_files(folder)
+    known = python_files(folder)
     waiting, seen = [script], {script}
     while waiting:
         file = _File.read(folder, waiting.pop())
@@ -57,21 +51,6 @@ def _imported_files(folder: Path, script: Path) -> Iterator[_File]:
             found = [path for path in known.get(name, ()) if path not in seen]
             seen.update(found)
             waiting += found
-
-
-def _python_files(folder: Path) -> dict[str, list[Path]]:
-    """Return a project's files by the names that import them."""
-    found: dict[str, list[Path]] = {}
-    number = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT)
-        for name in sorted(name for name in names if name.endswith(".py")):
-            stem = name.removesuffix(".py") if name != "__init__.py" else os.path.basename(place)
-            found.setdefault(stem, []).append(Path(place, name))
-            number += 1
-        if number > MOST_FILES:
-            break
-    return found
 
 
 @dataclass(eq=False)
