@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from verify_runs import verified
+
 PARTS = ("sound", "bases", "bugs")
 
 
@@ -44,7 +42,7 @@ def main() -> int:
     for case in cases:
         if args.only and not any(name in case.name for name in args.only):
             continue
-        rows.append(row_of(case, *verified(case, args)))
+        rows.append(row_of(case, *judged(case, args)))
         print(" | ".join(rows[-1]), flush=True)
     print(total(rows))
     return 0
@@ -91,24 +89,10 @@ def plain_arguments(folder: Path) -> list[str]:
     return ["train.py", "--batch-flag", found[1], "--", f"--{found[1]}", found[2], "--epochs", "2"]
 
 
-def verified(case: Case, args: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
-    """Return the exit status of `verify`, its report, and the last line of its errors."""
-    with tempfile.TemporaryDirectory() as temporary:
-        project = Path(temporary, "project")
-        shutil.copytree(case.folder, project)
-        command = [sys.executable, "-m", "retrofit", "verify", "--json", "--html", "", "--time-limit"]
-        command += [str(args.time_limit), *case.arguments]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=False)
-    if args.keep:
-        args.keep.mkdir(parents=True, exist_ok=True)
-        (args.keep / f"{case.part}.{case.name}.json").write_text(done.stdout)
-        (args.keep / f"{case.part}.{case.name}.err").write_text(done.stderr)
-    try:
-        report = json.loads(done.stdout)
-    except ValueError:
-        report = {}
-    return done.returncode, report, (done.stderr.strip().splitlines() or [""])[-1]
+def judged(case: Case, args: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
+    """Return what `verify` says of a case: see `verify_runs.verified`."""
+    keep = args.keep / f"{case.part}.{case.name}" if args.keep else None
+    return verified(lambda place: shutil.copytree(case.folder, place), case.arguments, args.time_limit, keep)
 
 
 def row_of(case: Case, status: int, report: dict[str, Any], error: str) -> list[str]:

@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import tokenize
@@ -34,6 +32,7 @@ from typing import Any
 
 from mutation import OPERATORS, mutations
 from tqdm import tqdm
+from verify_runs import verified
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent / "mutation"
@@ -155,14 +154,14 @@ def mutants_of(subject: Subject) -> Iterator[Mutant]:
 
 
 def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]:
-    status, report = verified(subject, {}, args.time_limit)
+    status, report = run(subject, {}, args.time_limit)
     outcome = "FALSE ALARM" if status == 1 else report.get("status", f"exit status {status}")
     row = {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome}
     return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report), "failed": failed_in(report)}
 
 
 def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    status, report = verified(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
+    status, report = run(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
     before = done[f"{mutant.subject.name} {SOUND}"].get("failed", [])
     failed = [one for one in failed_in(report) if one not in before]
     causes = OPERATORS[mutant.operator].causes
@@ -191,21 +190,17 @@ def said_by(report: dict[str, Any]) -> str:
     return ", ".join(f"{check} {cause or '-'}" for check, cause in failed_in(report)) or report.get("conclusion", "")
 
 
-def verified(subject: Subject, changed: dict[str, bytes], time_limit_s: float) -> tuple[int, dict[str, Any]]:
+def run(subject: Subject, changed: dict[str, bytes], time_limit: float) -> tuple[int, dict[str, Any]]:
     """Return the exit status of `verify` on a subject with some files changed, and its report."""
-    with tempfile.TemporaryDirectory(prefix="mutant_") as temporary:
-        project = Path(temporary, "project")
+
+    def make(project: Path) -> None:
         shutil.copytree(subject.folder, project, ignore=shutil.ignore_patterns("__pycache__"))
         for name, data in changed.items():
             (project / name).write_bytes(data)
-        command = [sys.executable, "-m", "retrofit", "verify", "--json", "--html", "", "--hang-after", "8"]
-        command += ["--time-limit", str(time_limit_s), *subject.options, subject.entry, "--", *subject.arguments]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=False)
-    try:
-        return done.returncode, json.loads(done.stdout)
-    except ValueError:
-        return done.returncode, {"conclusion": (done.stderr.strip().splitlines() or [""])[-1]}
+
+    options = ["--hang-after", "8", *subject.options, subject.entry, "--", *subject.arguments]
+    status, report, error = verified(make, options, time_limit)
+    return status, report or {"conclusion": error}
 
 
 # --- what came out

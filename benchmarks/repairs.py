@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from verify_runs import verified
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
@@ -85,21 +84,10 @@ def cases_of(folder: Path | None) -> list[Case]:
 
 def repaired(case: Case, args: argparse.Namespace) -> tuple[str, str]:
     """Return what became of a bug, and the edits that did it or why it was not repaired."""
-    with tempfile.TemporaryDirectory() as temporary:
-        project = Path(temporary, "project")
-        case.make(project)
-        command = [sys.executable, "-m", "retrofit", "verify", "--fix", "--json", "--html", "", "--time-limit"]
-        command += [str(args.time_limit), *case.arguments]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=False)
-    if args.keep:
-        args.keep.mkdir(parents=True, exist_ok=True)
-        (args.keep / f"{case.name}.json").write_text(done.stdout)
-        (args.keep / f"{case.name}.err").write_text(done.stderr)
-    try:
-        report = json.loads(done.stdout)
-    except ValueError:
-        return "error", (done.stderr.strip().splitlines() or [""])[-1]
+    keep = args.keep / case.name if args.keep else None
+    _, report, error = verified(case.make, ["--fix", *case.arguments], args.time_limit, keep)
+    if not report:
+        return "error", error
     return outcome_of(report)
 
 

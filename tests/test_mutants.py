@@ -68,7 +68,7 @@ def outcome(
 ) -> str:
     verdicts = [{"status": "FAIL", "check": check, "cause": cause} for check, cause in failed]
     report = {"verdicts": verdicts, "runs": [{"name": "one", "status": alone}], "conclusion": "said"}
-    monkeypatch.setattr(mutants, "verified", lambda *_: (status, report))
+    monkeypatch.setattr(mutants, "run", lambda *_: (status, report))
     subject = mutants.Subject("s", Path(), [])
     mutant = mutants.Mutant(subject, "drop_set_epoch", "train.py", 3, "set_epoch(1)", b"")
     before = {"s sound": {"failed": [["metrics", "RF401"]]}}
