@@ -60,6 +60,7 @@ SPOILED = {
         "RF401",
     ),
 }
+WORDS = {"a free parameter": "the gradient of scale is never averaged"}
 SOUND = {
     "clipping": [(STEP, "            nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP)],
     "the last loss of rank 0": [("train loss {train_loss:.5f}", "last train loss {loss.item():.5f}")],
@@ -73,6 +74,7 @@ def test_the_cause_is_named(name: str, tmp_path: Path) -> None:
     status, report = judge(tmp_path, OPTIONS, ARGUMENTS)
     verdict = next(verdict for verdict in report["verdicts"] if verdict["check"] == check)
     assert (status, verdict["status"], verdict["cause"]) == (1, "FAIL", cause), verdict
+    assert WORDS.get(name, "") in verdict["summary"]
 
 
 @pytest.mark.parametrize("name", SOUND)

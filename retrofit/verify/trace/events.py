@@ -364,6 +364,14 @@ class OptimizerFound(Event):
 
 
 @dataclass(frozen=True)
+class ParametersAdded(Event):
+    """An optimizer is about to make its first step with further parameters."""
+
+    optimizer: int  # number in this process
+    names: list[str]  # of the further parameters
+
+
+@dataclass(frozen=True)
 class InitialWeights(Event):
     """The parameters of an optimizer before its first step."""
 

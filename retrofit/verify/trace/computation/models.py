@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -56,13 +58,21 @@ class ModelTrace:
         """Return whether all models, and some, are in evaluation mode."""
         return bool(self.models) and not any(model.training for model in self.models)
 
-    def name_of(self, parameter: torch.Tensor, number: int) -> str:
-        """Return the parameter's name without wrapper prefixes, or its number where no called model holds it."""
-        if id(parameter) not in self._names:
+    def names_of(self, parameters: Sequence[torch.Tensor], first: int = 0) -> list[str]:
+        """Return the parameters' names without wrapper prefixes.
+
+        What no called model holds has the name of the variable of a running function that does, as in `logit_scale`,
+        `criterion.weight` or `heads[1]`, or its number, counted from `first`.
+        """
+        if any(id(parameter) not in self._names for parameter in parameters):
             for model in self.models:
                 for name, found in model.named_parameters():
                     self._names.setdefault(id(found), plain_name(name))
-        return self._names.get(id(parameter), f"parameter {number}")
+        names = dict(self._names)
+        if any(id(parameter) not in names for parameter in parameters):
+            for name, tensor in tensors_in_variables(sys._getframe(1)):
+                names.setdefault(id(tensor), name)
+        return [names.get(id(one), f"parameter {first + place}") for place, one in enumerate(parameters)]
 
     def in_order(self, parameters: Sequence[torch.Tensor]) -> list[int]:
         """Return the places of parameters that have names as the models hold them, then those of the others.
@@ -98,3 +108,50 @@ def plain_name(name: str) -> str:
         if prefix is None:
             return name
         name = name[len(prefix) :]
+
+
+OWN_PACKAGES = ("torch", "retrofit", "accelerate", "lightning", "lightning_fabric")  # their variables name nothing
+FEW = 100  # items of a list or dictionary that are looked at
+
+
+def tensors_in_variables(frame: FrameType | None) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors with gradients that variables of a function and of its callers hold, each with its name.
+
+    The outermost function comes first, and an item of a list after what a variable or an attribute holds itself.
+    """
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.insert(0, frame)
+        frame = frame.f_back
+    of_the_script = [one for one in frames if not _is_own(str(one.f_globals.get("__name__", "")))]
+    variables = [item for one in of_the_script for item in list(one.f_locals.items()) if item[0].isidentifier()]
+    found = [tensor for name, value in variables for tensor in _tensors_in(name, value, 2)]
+    return sorted(found, key=lambda tensor: "[" in tensor[0])
+
+
+def _is_own(module: str) -> bool:
+    return module.split(".")[0] in OWN_PACKAGES
+
+
+def _tensors_in(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            yield name, value
+    elif isinstance(value, nn.Module):
+        yield from ((f"{name}.{plain_name(inner)}", found) for inner, found in value.named_parameters())
+    elif depth:
+        for inner, item in _items_of(name, value):
+            yield from _tensors_in(inner, item, depth - 1)
+
+
+def _items_of(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return what a list, a dictionary or an object of a class of the script holds, each with its name."""
+    if isinstance(value, (list, tuple)):
+        return [(f"{name}[{place}]", item) for place, item in enumerate(value[:FEW])]
+    if isinstance(value, dict):
+        return [(f"{name}[{key!r}]", value[key]) for key in list(value)[:FEW] if isinstance(key, (str, int))]
+    attributes = getattr(value, "__dict__", None)
+    is_class_or_module = isinstance(value, (type, type(sys)))
+    if isinstance(attributes, dict) and not is_class_or_module and not _is_own(type(value).__module__):
+        return [(f"{name}.{key}", item) for key, item in list(attributes.items())[:FEW]]
+    return []

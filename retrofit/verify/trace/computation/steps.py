@@ -18,6 +18,7 @@ from retrofit.verify.trace.events import (
     InitialWeights,
     OptimizerFound,
     OptimizerStep,
+    ParametersAdded,
     Record,
 )
 from retrofit.verify.trace.recorder import Recorder, own_errors_recorded
@@ -84,6 +85,7 @@ class StepTrace:
             if not any(optimizer is known for known in self.optimizers):
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
+            self._describe_added(optimizer)
             if self.on_gradient is not None:
                 for parameter in self._parameters(optimizer):
                     if parameter.grad is not None:
@@ -96,7 +98,7 @@ class StepTrace:
 
     def _describe(self, optimizer: Any) -> None:
         number, given = len(self.optimizers) - 1, list(_given_parameters(optimizer))
-        names = [self.models.name_of(parameter, place) for place, parameter in enumerate(given)]
+        names = self.models.names_of(given)
         order = self.models.in_order(given)
         self._orders.append(order)
         parameters, names = [given[place] for place in order], [names[place] for place in order]
@@ -106,6 +108,15 @@ class StepTrace:
             OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters), base_lr)
         )
         self.recorder.record(InitialWeights(number, *_of_parameters(parameters)))
+
+    def _describe_added(self, optimizer: Any) -> None:
+        number, given = self._number_of(optimizer), list(_given_parameters(optimizer))
+        order = self._orders[number]
+        added = list(range(len(order), len(given)))
+        if added:
+            order.extend(added)
+            names = self.models.names_of([given[place] for place in added], first=added[0])
+            self.recorder.record(ParametersAdded(number, names))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_empty(optimizer):
@@ -142,9 +153,9 @@ class StepTrace:
         return next(number for number, known in enumerate(self.optimizers) if known is optimizer)
 
     def _parameters(self, optimizer: Any) -> list[torch.Tensor]:
-        """Return the parameters in the order in which they were described, then those that were added since."""
+        """Return the parameters in the order in which they were described."""
         order, given = self._orders[self._number_of(optimizer)], list(_given_parameters(optimizer))
-        return [given[place] for place in order if place < len(given)] + given[len(order) :]
+        return [given[place] for place in order if place < len(given)]
 
 
 def _given_parameters(optimizer: Any) -> Iterator[torch.Tensor]:

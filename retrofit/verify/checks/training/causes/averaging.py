@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from retrofit.verify.checks.finding import first_few
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.evidence import RankTrace, Run
-from retrofit.verify.trace.events import OptimizerFound, OptimizerStep, Weights
+from retrofit.verify.trace.events import OptimizerFound, OptimizerStep, ParametersAdded, Weights
 
 from .traffic import traffic
 
@@ -78,5 +78,6 @@ def _other_weights(steps: Sequence[Weights]) -> set[int]:
 
 def parameter_names(rank: RankTrace, event: Weights) -> list[str]:
     """Return the names of the parameters of the optimizer that `event` is about."""
-    found = next((one for one in rank.of(OptimizerFound) if one.optimizer == event.optimizer), None)
-    return found.names if found else [f"parameter {i}" for i in range(len(event.parameters))]
+    described: list[OptimizerFound | ParametersAdded] = [*rank.of(OptimizerFound), *rank.of(ParametersAdded)]
+    names = [name for one in described if one.optimizer == event.optimizer for name in one.names]
+    return names or [f"parameter {i}" for i in range(len(event.parameters))]
