@@ -1,4 +1,4 @@
-"""How each run is launched: its copy of the project, arguments, variables and the settings of the trace."""
+"""The launch of each run: its copy of the project, its arguments, variables and settings of the trace."""
 
 from __future__ import annotations
 

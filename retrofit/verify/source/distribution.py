@@ -1,4 +1,4 @@
-"""What distributes a script: the runtime, torch itself, Accelerate or Lightning Fabric."""
+"""The code that distributes a script: the runtime, torch itself, Accelerate or Lightning Fabric."""
 
 from __future__ import annotations
 
