@@ -1,4 +1,4 @@
-"""What `retrofit verify` was asked to run, and what came of it."""
+"""The plan of a verification: what was asked for, and what came of it."""
 
 from __future__ import annotations
 
