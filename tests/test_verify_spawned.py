@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("forked_python")
 SCRIPT = """\
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,11 @@ def main(rank, world_size, args, *others):
     dist.destroy_process_group()
 
 
+def inherit(rank, *args):
+    assert [os.environ["SET"], sys.argv[-1], sys.path[-1], os.path.basename(os.getcwd())] == ["set"] * 4
+    main(rank, *args)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
@@ -59,10 +65,12 @@ if __name__ == "__main__":
     START
 """
 START = "mp.spawn(main, args=(NUMBER, args), nprocs=NUMBER, join=True)"
+SETS = 'os.environ["SET"] = "set"; sys.argv.append("set"); sys.path.append("set"); os.mkdir("set"); os.chdir("set")'
 FORMS = {
     "as many as there are GPUs": (START, [], "PASS"),
     "as many as an argument says": (START, ["--num-gpus", "4"], "PASS"),
     "not joined": (START.replace("=True", "=False") + ".join()", [], "PASS"),
+    "with what the first process has set": (f"{SETS}; {START.replace('main', 'inherit')}", [], "PASS"),
     "only several": (f"{START} if NUMBER > 1 else main(0, 1, args)", ["--num-gpus=1"], "PASS"),
     "always three": (f"NUMBER = 3\n    {START}", [], "INCOMPLETE"),
     "with a queue": (START.replace("args)", "args, mp.get_context().SimpleQueue())"), [], "INCOMPLETE"),

@@ -1,13 +1,14 @@
 """Scripts that start their own processes with torch.multiprocessing.spawn: the run's processes take their place.
 
 Rank 0 runs the script, and instead of starting processes it calls their function as rank 0. Before, it leaves the call
-in a file, from which the other ranks take it: like processes that are started, they import the script as a module and
-call the function with their rank.
+in a file, from which the other ranks take it: like processes that are started, they have the variables, the folder and
+the arguments of the one that starts them, import the script as a module and call the function with their rank.
 """
 
 from __future__ import annotations
 
 import gc
+import io
 import os
 import pickle
 import runpy
@@ -31,6 +32,7 @@ CALLS = "spawned"  # a folder of the run: one file for each call of mp.spawn
 ENDED = "ended"  # a file in it: rank 0 makes no further call
 MAIN = "__mp_main__"  # what multiprocessing calls the script's module in a process that it starts
 POLL_S = 0.01
+HASH_SEED = "PYTHONHASHSEED"
 
 
 class SpawnedRanks:
@@ -100,7 +102,7 @@ class SpawnedRanks:
             return "they are forked"
         try:
             with untraced():
-                call = pickle.dumps((fn, args))
+                call = pickle.dumps(_inherited()) + pickle.dumps((fn, args))
         except Exception as error:  # a queue or a lock, which only a process that starts another one can hand on
             return f"what they are given cannot be copied ({error})"
         self._write(f"{next(self._num_calls)}.pickle", call)
@@ -124,21 +126,23 @@ class SpawnedRanks:
             call = self._next_call(self._folder / f"{number}.pickle")
             if call is None:
                 return
+            with untraced():
+                _inherit(*pickle.load(call))
             if number == 0:
                 self._import_script(path)
             with untraced():
-                fn, args = pickle.loads(call)
+                fn, args = pickle.load(call)
             self._begin()
             fn(self._settings.rank, *args)
             del fn, args
             self._end_call()
 
-    def _next_call(self, path: Path) -> bytes | None:
+    def _next_call(self, path: Path) -> io.BytesIO | None:
         while not path.exists():
             if (self._folder / ENDED).exists() and not path.exists():
                 return None
             time.sleep(POLL_S)
-        return path.read_bytes()
+        return io.BytesIO(path.read_bytes())
 
     def _import_script(self, path: str) -> None:
         """Run the script as a module that is not the main one, as multiprocessing does in a process that it starts."""
@@ -149,6 +153,22 @@ class SpawnedRanks:
         main = types.ModuleType(MAIN)
         main.__dict__.update(content)
         sys.modules["__main__"] = sys.modules[MAIN] = main
+
+
+def _inherited() -> tuple[dict[str, str], str, list[str], list[str]]:
+    """Return what a process that is started now has of this one: variables, folder, arguments and import path."""
+    return dict(os.environ), os.getcwd(), sys.argv, sys.path
+
+
+def _inherit(environ: dict[str, str], folder: str, arguments: list[str], path: list[str]) -> None:
+    """Have what rank 0 had when it started the processes. A hash seed is that of this process."""
+    own = os.environ.get(HASH_SEED)
+    os.environ.clear()
+    os.environ.update({name: value for name, value in environ.items() if name != HASH_SEED})
+    if own is not None:
+        os.environ[HASH_SEED] = own
+    os.chdir(folder)
+    sys.argv[:], sys.path[:] = arguments, path
 
 
 class Joined:
