@@ -58,6 +58,7 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--num-gpus", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--world-size", type=int, default=1)
     args = parser.parse_args()
     NUMBER = args.num_gpus
     with open("parent.txt", "w") as file:
@@ -70,6 +71,7 @@ FORMS = {
     "as many as there are GPUs": (START, [], "PASS"),
     "as many as an argument says": (START, ["--num-gpus", "4"], "PASS"),
     "not joined": (START.replace("=True", "=False") + ".join()", [], "PASS"),
+    "on each of so many machines": (f"NUMBER *= args.world_size\n    {START}", ["--world-size=1"], "PASS"),
     "with what the first process has set": (f"{SETS}; {START.replace('main', 'inherit')}", [], "PASS"),
     "only several": (f"{START} if NUMBER > 1 else main(0, 1, args)", ["--num-gpus=1"], "PASS"),
     "always three": (f"NUMBER = 3\n    {START}", [], "INCOMPLETE"),

@@ -7,6 +7,8 @@ import ctypes
 import faulthandler
 import gc
 import importlib
+import importlib.abc
+import importlib.machinery
 import io
 import logging
 import multiprocessing.process
@@ -167,9 +169,10 @@ def _enter_project(
 
 
 def _import_path(first: str, python_path: str) -> list[str]:
-    """Return the folder `first`, then what this interpreter searches, with the kit's own folder last.
+    """Return the folder `first`, then what this interpreter searches, without a checkout of the kit.
 
-    Relative folders of PYTHONPATH are those of the copy in which the run happens.
+    Next to the kit are modules with names such as `utils`, and Python would take them before a folder `utils` of the
+    project without `__init__.py`. Relative folders of PYTHONPATH are those of the copy in which the run happens.
     """
     relative = [os.path.abspath(name) for name in python_path.split(os.pathsep) if name and not os.path.isabs(name)]
     inherited = import_path.before[:]
@@ -178,8 +181,19 @@ def _import_path(first: str, python_path: str) -> list[str]:
         inherited = sys.path[0 if is_safe else 1 :]  # the first may be the project before it was copied
     kit = str(Path(import_path.__file__).resolve().parents[1])
     if os.path.basename(kit) not in ("site-packages", "dist-packages"):
-        inherited = [entry for entry in inherited if os.path.realpath(entry or ".") != kit] + [kit]
+        inherited = [entry for entry in inherited if os.path.realpath(entry or ".") != kit]
+        sys.meta_path.append(KitFinder(kit))
     return [first, *relative, *inherited]
+
+
+class KitFinder(importlib.abc.MetaPathFinder):
+    """Finds the kit in its checkout, and nothing else there."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.PathFinder.find_spec(name, [self._folder]) if name == "retrofit" else None
 
 
 def _call(target: Target, settings: Any, script: str, argv: Sequence[str]) -> int:

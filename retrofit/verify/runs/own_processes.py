@@ -18,8 +18,12 @@ NUMBER_OF_PROCESSES = re.compile(
 
 def spawns(script: Path, many: Run) -> bool:
     """Return whether a script whose processes a launcher's variables do not make join a group starts its own."""
-    is_joined = any(event.world_size == many.world_size > 1 for rank in many.ranks for event in rank.of(GroupJoin))
-    return not is_joined and (many.main.first(SpawnCall) is not None or place_of_start(script) is not None)
+    return not _is_joined(many) and (many.main.first(SpawnCall) is not None or place_of_start(script) is not None)
+
+
+def _is_joined(run: Run) -> bool:
+    """Return whether the processes of a run are in one group."""
+    return any(event.world_size == run.world_size > 1 for rank in run.ranks for event in rank.of(GroupJoin))
 
 
 def place_of_start(script: Path) -> str | None:
@@ -30,14 +34,19 @@ def place_of_start(script: Path) -> str | None:
     return None
 
 
-def number_option(run: Run) -> str | None:
-    """Return the option of the script's own parser that says how many processes it starts, if it has one."""
-    for parser in run.main.of(ParserUse):
-        for option in parser.options:
-            for flag in option.flags:
-                if option.takes_value and NUMBER_OF_PROCESSES.fullmatch(flag.lstrip("-").replace("-", "_").lower()):
-                    return flag
-    return None
+def number_options(run: Run) -> list[str]:
+    """Return the options of the script's own parser that may say how many processes it starts.
+
+    `--world-size` is the last: it may be the number of machines, each with as many processes as it has GPUs.
+    """
+    found = [
+        flag
+        for parser in run.main.of(ParserUse)
+        for option in parser.options
+        for flag in option.flags
+        if option.takes_value and NUMBER_OF_PROCESSES.fullmatch(flag.lstrip("-").replace("-", "_").lower())
+    ]
+    return sorted(dict.fromkeys(found), key=lambda flag: "world" in flag)
 
 
 def with_number(arguments: Sequence[str], flag: str, number: int) -> list[str]:
@@ -57,7 +66,7 @@ def why_not_followed(script: Path, run: Run) -> str | None:
     """Return why the processes that a script starts in a run cannot be compared; None where they can."""
     call = run.main.first(SpawnCall)
     if call is None:
-        if run.world_size == 1 or any(rank.of(GroupJoin) for rank in run.ranks) or not run.finished:
+        if run.world_size == 1 or _is_joined(run) or not run.finished:
             return None
         place = place_of_start(script) or script.name
         return (

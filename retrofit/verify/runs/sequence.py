@@ -29,7 +29,7 @@ from retrofit.verify.trace.events import EpochCut, SpawnCall, TraceError
 from retrofit.verify.verdict import FAIL
 
 from .launches import FIND_LENGTHS, SNAPSHOTS, command_of, launch, num_steps
-from .own_processes import meets_at_own_port, number_option, spawns, why_not_drawn, why_not_followed
+from .own_processes import meets_at_own_port, number_options, spawns, why_not_drawn, why_not_followed
 from .plan import FinishedRuns, Plan
 
 # What every training imports, torch by itself (dynamo with the first optimizer): once here instead of in each process.
@@ -90,15 +90,24 @@ def _run_many(plan: Plan, runs: FinishedRuns, progress: Progress, alone: Sequenc
     if not spawns(script, runs.by_name.get("many", runs.by_name["one"])):
         many = runs.by_name["many"]
         return replace(plan, in_turn=meets_at_own_port(runs.by_name["one"], many)), why_not_drawn(many)
-    plan = replace(plan, spawns=True, number_option=number_option(runs.by_name["one"]))
-    if runs.by_name["one"].main.first(SpawnCall) is not None:
-        _run_again(plan, runs, progress, "one process, which the script starts", alone)
-    problem = why_not_followed(script, runs.by_name["one"])
-    if problem is None:
-        _run_again(plan, runs, progress, f"{text}, which the script starts", ["many"])
-        problem = why_not_followed(script, runs.by_name["many"])
-    in_turn = problem is None and meets_at_own_port(runs.by_name["one"], runs.by_name["many"])
-    return replace(plan, in_turn=in_turn), problem
+    return _run_started(replace(plan, spawns=True), runs, progress, alone)
+
+
+def _run_started(plan: Plan, runs: FinishedRuns, progress: Progress, alone: Sequence[str]) -> tuple[Plan, str | None]:
+    """Run a script that starts its processes, first as many as there are GPUs, then as its options say how many."""
+    script, options, problem = plan.judged_script, number_options(runs.by_name["one"]), None
+    starts_one = runs.by_name["one"].main.first(SpawnCall) is not None
+    for option in (None, *options):
+        plan = replace(plan, number_option=option)
+        if starts_one:
+            _run_again(plan, runs, progress, "one process, which the script starts", alone)
+        problem = why_not_followed(script, runs.by_name["one"])
+        if problem is None:
+            _run_again(plan, runs, progress, f"{plan.nproc} processes, which the script starts", ["many"])
+            problem = why_not_followed(script, runs.by_name["many"])
+        if problem is None:
+            return replace(plan, in_turn=meets_at_own_port(runs.by_name["one"], runs.by_name["many"])), None
+    return plan, problem
 
 
 def _run_again(plan: Plan, runs: FinishedRuns, progress: Progress, text: str, names: Sequence[str]) -> None:
