@@ -78,6 +78,7 @@ SOUND = {
     "reduced": (((GATHERED, REDUCED), ("Marks(29, 2)", "Marks(32, 2)")), 0),
     "dispatched": ((DISPATCHED,), 3),
     "joined": (JOINED, 0),
+    "dropped to half of an epoch": ((("Marks(96, 1)", "Marks(192, 1)"),), 0),  # the schedule asks before prepare()
 }
 MISTAKES = {
     "gather": ((("gather_for_metrics", "gather"),), "RF111", "gather_for_metrics"),

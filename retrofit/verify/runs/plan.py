@@ -10,6 +10,7 @@ from pathlib import Path
 from retrofit.verify.checks.options import FLOAT64
 from retrofit.verify.evidence import Run
 from retrofit.verify.processes.interpreters import Interpreter
+from retrofit.verify.trace.settings import CutEpoch
 
 OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed")
 
@@ -65,6 +66,6 @@ class FinishedRuns:
     by_name: dict[str, Run] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why a run was not made
-    lengths: dict[str, int] = field(default_factory=dict)  # of cut epochs, where the script asks for them
+    lengths: dict[str, CutEpoch] = field(default_factory=dict)  # of cut epochs, where the script asks for them
     interpreters: dict[int, Interpreter] = field(default_factory=dict)  # by the rank that they fork
     kept_batch: str = ""  # what keeps the global batch, where the script as it is started has a larger one

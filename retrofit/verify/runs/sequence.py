@@ -26,6 +26,7 @@ from retrofit.verify.restarts.restart import Restart
 from retrofit.verify.restarts.resumes import Resumes, on_one_process
 from retrofit.verify.source.batch_mode import keeps_batch
 from retrofit.verify.trace.events import EpochCut, SpawnCall, TraceError
+from retrofit.verify.trace.settings import CutEpoch
 from retrofit.verify.verdict import FAIL
 
 from .launches import FIND_LENGTHS, SNAPSHOTS, command_of, launch, num_steps
@@ -218,12 +219,12 @@ def _learn_lengths(runs: FinishedRuns, names: Sequence[str]) -> bool:
 
     A script that fails after a cut may count its batches by itself: its epochs are not cut then.
     """
-    new: dict[str, int] = {}
+    new: dict[str, CutEpoch] = {}
     for run in (runs.by_name[name] for name in names if name in FIND_LENGTHS):
         for event in run.main.of(EpochCut):
             if event.is_last or first_failure(run) is not None:
-                new[event.loader] = event.batches if event.is_last else 0
-    new = {loader: batches for loader, batches in new.items() if loader not in runs.lengths}
+                new[event.loader] = CutEpoch(event.batches if event.is_last else 0, event.whole)
+    new = {loader: cut for loader, cut in new.items() if loader not in runs.lengths}
     runs.lengths.update(new)
     return bool(new)
 

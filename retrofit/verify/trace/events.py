@@ -319,6 +319,7 @@ class EpochCut(Event):
 
     loader: str  # its name in TraceSettings.lengths
     batches: int  # after which it is cut
+    whole: int  # the batches of the epoch; 0 where its length is not known
     is_last: bool  # the script asks for the length: the run has ended, to be made again with the right one
 
 

@@ -20,6 +20,19 @@ class DecisionTest:
 
 
 @dataclass(frozen=True)
+class CutEpoch:
+    """After how many of its batches an epoch of training is cut, on one process."""
+
+    batches: int  # 0: not cut, and the script ends with its last step
+    whole: int = 0  # the batches of the epoch; 0 where that is not known
+
+    def of(self, length: int | None) -> int:
+        """Return after how many batches a loader of this length is cut."""
+        times = round(length / self.whole) if length and self.whole else 1
+        return self.batches * max(1, times)
+
+
+@dataclass(frozen=True)
 class TraceSettings:
     """Settings of one rank of one traced run."""
 
@@ -30,8 +43,7 @@ class TraceSettings:
     rank: int = 0
     world_size: int = 1
     steps: int = 0  # batches with an optimizer step to run, half of them per epoch; 0 = all that the script takes
-    # Batches of an epoch of training, by loader (data/lengths); 0: not cut, and the script ends with its last step.
-    lengths: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, CutEpoch] = field(default_factory=dict)  # by loader: see data/lengths
     finds_lengths: bool = False  # the run ends where such a length is needed and not known
     spawns: bool = False  # the script starts its own processes (mp.spawn): this one takes the place of one of them
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks

@@ -4,6 +4,9 @@ An epoch is cut after half of the steps that were asked for. A script that takes
 its place after a restart, to plan its learning rates, to read so many batches) would be told another number. Which
 loaders are cut, and where, is known only when it happens: a run in which the script asks ends there (`EpochCut`)
 and is made again, with the length of the cut epoch as the loader's length from the start. So it is in all other runs.
+
+A loader that is not split across the ranks yet is longer than on one process (`len(loader)` before
+`accelerator.prepare(loader)`, of batches for one rank): its cut epoch is longer by that factor.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ class Lengths:
         self._places: dict[str, list[Lines]] = {}  # where loaders are built, by kind of data
         self._asked: set[str] = set()  # loaders whose length the script has asked for
         self._cut: dict[str, int] = {}  # after how many batches an epoch was cut
+        self._wholes: dict[str, int] = {}  # how many batches it has; 0 where that is not known
         self._classes: set[type] = set()
+        self._is_inner = False
 
     def note(self, loader: DataLoader, lines: Lines) -> None:
         """A loader is built by these lines of the script."""
@@ -56,15 +61,17 @@ class Lengths:
 
         0 where it is not to be cut: the script counts its batches by another length.
         """
-        return None if self._evaluates() else self._settings.lengths.get(self._name(loader) or "")
+        known = None if self._evaluates() else self._settings.lengths.get(self._name(loader) or "")
+        return None if known is None else known.of(length_or_none(loader))
 
     def cut(self, loader: DataLoader, batches: int) -> None:
         """An epoch is cut now after these batches: the run ends where the script has been told another length."""
         name = self._name(loader)
         if name is not None and name not in self._cut:
             self._cut[name] = batches
+            self._wholes[name] = length_or_none(loader) or 0
             self._stop_if_needed(name)
-            self._recorder.record(EpochCut(name, batches, False))
+            self._recorder.record(EpochCut(name, batches, self._wholes[name], False))
 
     def _name(self, loader: DataLoader) -> str | None:
         return next((name for dataset, name in self._names if dataset is loader.dataset), None)
@@ -82,12 +89,17 @@ class Lengths:
     def _traced(self, length: Callable[[Any], int]) -> Callable[[Any], int]:
         @functools.wraps(length)
         def traced(loader: Any) -> int:
-            whole, asker = length(loader), sys._getframe(1).f_globals.get("__name__", "")
-            if asker.startswith(OWN) or not isinstance(loader, DataLoader) or self._evaluates():
+            is_inner, self._is_inner = self._is_inner, True  # a subclass asks DataLoader for the length
+            try:
+                whole = length(loader)
+            finally:
+                self._is_inner = is_inner
+            asker = sys._getframe(1).f_globals.get("__name__", "")
+            if is_inner or asker.startswith(OWN) or not isinstance(loader, DataLoader) or self._evaluates():
                 return whole
             name = self._name(loader)
             if name in self._settings.lengths:
-                return min(whole, self._settings.lengths[name] or whole)
+                return min(whole, self._settings.lengths[name].of(whole) or whole)
             if name is not None and asker.partition(".")[0] != SHOWS_ONLY:
                 self._asked.add(name)
                 self._stop_if_needed(name)
@@ -97,7 +109,15 @@ class Lengths:
 
     def _stop_if_needed(self, name: str) -> None:
         if self._settings.finds_lengths and name in self._asked and name in self._cut:
-            self._recorder.record(EpochCut(name, self._cut[name], True))
+            self._recorder.record(EpochCut(name, self._cut[name], self._wholes[name], True))
             self._recorder.record(ProcessExit(0, None))
             self._recorder.close()
             os._exit(0)  # in a thread, too, for which the script would wait
+
+
+def length_or_none(loader: DataLoader) -> int | None:
+    """Return the batches of a whole epoch, None where that is not known."""
+    try:
+        return len(loader)
+    except Exception:  # a TypeError or NotImplementedError, or what the script's own sampler raises
+        return None

@@ -24,6 +24,7 @@ from retrofit.verify.trace.recorder import own_errors_recorded
 
 from .datasets import base_dataset, length_of, members, sample_name, sampler_names
 from .double import in_float64
+from .lengths import length_or_none
 from .sources import Pool, drawn_ahead, noting_items
 from .workers import worker_streams
 
@@ -185,7 +186,7 @@ class TracedIterator:
                 batch_size=loader.batch_size,
                 drop_last=loader.drop_last,
                 num_workers=trace.asked_workers.get(id(self.dataset), 0),
-                num_batches=_length_or_none(loader),
+                num_batches=length_or_none(loader),
                 grad_enabled=torch.is_grad_enabled(),
                 streams={
                     **stream_hashes(),
@@ -216,7 +217,7 @@ class TracedIterator:
         """
         own, before = get_rng_state(), stream_hashes()
         source = self._batches._sampler_iter
-        limit = min(_length_or_none(self.loader) or MOST_BATCHES, MOST_BATCHES)
+        limit = min(length_or_none(self.loader) or MOST_BATCHES, MOST_BATCHES)
         order, rest = drawn_ahead(source, limit)
         further = list(islice(source, 1)) if limit == MOST_BATCHES else []
         self._is_endless = bool(further)
@@ -322,10 +323,3 @@ class TracedIterator:
                 self.trace.collect(self)
         probe = self._probe() if trains else None
         self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
-
-
-def _length_or_none(loader: DataLoader) -> int | None:
-    try:
-        return len(loader)
-    except Exception:  # a TypeError or NotImplementedError, or what the script's own sampler raises
-        return None
