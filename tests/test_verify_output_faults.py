@@ -80,6 +80,12 @@ def padded_metric(runs):
     change(runs["many"], LoggedScalar, value=0.8)
 
 
+def padded_metric_of_own_share(runs):
+    """Nothing is reduced or gathered: the figure would be wrong without the padding, too."""
+    padded_metric(runs)
+    remove(runs["many"], CollectiveCall, numel=2)
+
+
 def padding_that_no_figure_shows(runs):
     """The accuracy is 1 with and without the padding: it does not tell that the padding was left out."""
     for event in events_of(runs["many"], IterationStart, [1], dataset=VAL):
@@ -375,6 +381,7 @@ FAULTS = [
     (no_group, {"launch": None, "shards": "RF103"}),
     (metric_per_rank, {"metrics": "RF401"}),
     (padded_metric, {"evaluation": "RF111", "metrics": "RF111"}),
+    (padded_metric_of_own_share, {"evaluation": "RF111", "metrics": "RF401"}),
     (padding_that_no_figure_shows, {"evaluation": "RF111"}),
     (figures_too_coarse_for_the_padding, {"evaluation": "RF111"}),
     (collective_on_rank_0, dict.fromkeys(("completes", "collectives"), "RF402")),

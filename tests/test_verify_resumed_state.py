@@ -10,7 +10,7 @@ from verify_command import judge
 from verify_evidence import change, cut, failures, order_of_epoch, redraw, run_of, sound_runs
 
 from retrofit.verify.checks import run_checks
-from retrofit.verify.trace.events import EpochOrder, IterationStart
+from retrofit.verify.trace.events import DecisionInput, EpochOrder, IterationStart
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
@@ -200,6 +200,23 @@ def test_what_the_script_before_the_change_restores_is_a_fault_of_the_change(tmp
     status, verdicts = verdicts_of(tmp_path, edited(LOST["average"][0], ""), "--original", "before.py")
     assert (status, verdicts["resume"]["status"]) == (1, "FAIL")
     assert "so, too" in verdicts["resume"]["note"] and "one process" not in verdicts["resume"]["note"]
+
+
+def test_a_figure_that_decides_must_be_restored() -> None:
+    """The best value so far need not show in a file, a figure or a weight: here both runs save the same."""
+    runs = sound_runs()
+    change(runs["resumed"], DecisionInput, values=[0.0])
+    verdicts = {verdict.check: verdict for verdict in run_checks(runs)}
+    assert failures(verdicts.values()) == {"resume": "RF507"}
+    assert "'accuracy', by which `accuracy > best` decides, is another one" in verdicts["resume"].summary
+
+
+def test_a_figure_that_one_process_does_not_have_need_not_be_restored() -> None:
+    runs = sound_runs()
+    change(runs["resumed"], DecisionInput, values=[0.0])
+    change(runs["many"], DecisionInput, values=[0.1], kind="keeps", names=["seconds_per_step"])
+    change(runs["resumed"], DecisionInput, names=["seconds_per_step"])
+    assert "resume" not in failures(run_checks(runs))
 
 
 @pytest.mark.parametrize("has_original", [True, False], ids=["as before the change", "of the script"])

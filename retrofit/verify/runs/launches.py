@@ -17,7 +17,7 @@ from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.restarts.restart import Restart
 from retrofit.verify.source.batch_mode import GLOBAL, steps_of_user_mode
 from retrofit.verify.source.decisions import decision_tests
-from retrofit.verify.trace.settings import TraceSettings
+from retrofit.verify.trace.settings import DecisionTest, TraceSettings
 
 from .own_processes import with_number
 from .plan import FinishedRuns, Plan
@@ -26,6 +26,7 @@ OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 REPLAYS = ("reference", *PERTURBED)
 FIND_LENGTHS = ("original", "one")  # the first runs
+SHOW_DECISIONS = ("many", "reference", "resumed", IN_ORDER, "alone", "alone_resumed")
 
 
 def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -> Launch:
@@ -89,8 +90,14 @@ def _settings(
         batches_done=restart.batches_done if restart else 0,
         stop_before_first_step=name.startswith("reload"),
         watched={path: list(lines) for path, lines in plan.watched.items()} if name == "many" else {},
-        decisions=_decision_tests(plan.project_of("one"), plan.judged_script) if name in ("many", "reference") else {},
+        decisions=_decisions(plan, name) if name in SHOW_DECISIONS else {},
     )
+
+
+def _decisions(plan: Plan, name: str) -> dict[str, list[DecisionTest]]:
+    if plan.original is not None and plan.is_of_original(name):
+        return _decision_tests(plan.project, plan.original)
+    return _decision_tests(plan.project_of("one"), plan.judged_script)
 
 
 _decision_tests = cache(decision_tests)

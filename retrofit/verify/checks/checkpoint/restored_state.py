@@ -1,4 +1,4 @@
-"""State of a resumed run that its steps need not show: schedulers, averaged weights, files, figures and curves.
+"""State of a resumed run that its steps need not show: schedulers, averaged weights, files, figures, decisions.
 
 An entry of a file or a figure counts where one process on the same batches has it, too: what it says is then the
 training's, and not that of a clock or of a folder. Where the trace has cut the first epoch, a count that is larger
@@ -28,6 +28,7 @@ from retrofit.verify.trace.events import (
 )
 
 from .first_epoch import first_epoch_is_cut
+from .remembered_figures import decided_faults
 
 SAME = 1e-6  # relative, of numbers and tensors that a resumed run computes as the other one did
 REPRODUCED = 1e-4  # relative: what rounding leaves between several processes and one
@@ -49,6 +50,7 @@ def state_faults(many: Run, resumed: Run, done: int, witness: Run | None) -> Ite
         yield from _saved_faults(many, resumed, done, witness)
         yield from _figure_faults(many.main, resumed.main, done, witness.main)
         yield from _curve_faults(many, resumed.main, done, witness.main)
+        yield from decided_faults(many, resumed, done, witness)
 
 
 def random_state_note(many: Run, resumed: Run, done: int) -> str | None:

@@ -9,10 +9,11 @@ from typing import Any
 
 from retrofit.verify.checks.finding import Finding, ranks_named
 from retrofit.verify.evidence import Iteration, RankTrace, Run, Runs
+from retrofit.verify.trace.events import CollectiveCall
 from retrofit.verify.verdict import count
 
 from .samples import members_of_run, single_process_run
-from .split import is_own_part
+from .split import is_own_part, own_lengths
 
 
 @dataclass
@@ -45,7 +46,10 @@ def inexact_evaluations(runs: Runs, tally: Tally | None = None) -> Iterator[Inex
     many, tally = runs["many"], tally or Tally()
     for key in evaluated_datasets(runs):
         base = _run_to_compare(runs, key)
-        if base is None or (is_own_part(runs, key) and members_of_run(many, key) is None):
+        if base is not None and is_own_part(runs, key) and members_of_run(many, key) is None:
+            yield from _inexact_by_number(runs, key)
+            continue
+        if base is None:
             continue
         for whole in evaluations(base.main, key):
             inexact = _inexact(many, whole, tally)
@@ -60,7 +64,22 @@ def _run_to_compare(runs: Runs, key: str) -> Run | None:
         passes = evaluations(reference.main, key)
         if passes and not passes[0].begin.is_map:
             return reference
-    return single_process_run(runs, key)
+    return single_process_run(runs, key, may_lack=True)
+
+
+def _inexact_by_number(runs: Runs, key: str) -> Iterator[InexactEvaluation]:
+    """Yield the evaluation of datasets of the ranks' own which are together not as long as that of one process."""
+    lengths, whole = own_lengths(runs, key) or ([], 0)
+    total, first = sum(lengths), next(iter(evaluations(runs["many"].main)), None)
+    if total == whole or first is None:
+        return
+    value = f"{' + '.join(map(str, lengths))} samples on the ranks, {whole} on one process"
+    if total < whole:
+        summary = f"the ranks' parts of {key} leave out {count(whole - total, 'sample')}"
+        yield InexactEvaluation(Finding(summary, "RF111", value=value), whole, 0, first.begin.step)
+    else:
+        fault = Finding(f"{total} samples are evaluated where {key} has {whole}", "RF105", value=value)
+        yield InexactEvaluation(fault, whole, total - whole, first.begin.step)
 
 
 def evaluated_datasets(runs: Runs) -> list[str]:
@@ -77,6 +96,13 @@ def evaluations(rank: RankTrace, key: str | None = None) -> list[Iteration]:
     """Return the passes over data that the model was not trained on and that came to their end."""
     passes = rank.iterations if key is None else rank.iterations_by_dataset.get(key, [])
     return [one for one in passes if not one.train and one.exhausted and one.delivered]
+
+
+def is_combined(rank: RankTrace, step: int) -> bool:
+    """Return whether a rank reduces or gathers something after an evaluation at this step has begun."""
+    start = next((one.position for one in evaluations(rank) if one.begin.step == step), None)
+    calls = (one for one in rank.events[start:] if isinstance(one, CollectiveCall) and one.step == step)
+    return start is None or any("reduce" in call.op or "gather" in call.op for call in calls if not call.in_backward)
 
 
 def _inexact(many: Run, whole: Iteration, tally: Tally) -> InexactEvaluation | None:

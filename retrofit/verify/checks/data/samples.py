@@ -45,8 +45,10 @@ def members_of_run(run: Run, key: str) -> frozenset[Any] | None:
     return frozenset().union(*members) if members else None
 
 
-def single_process_run(runs: Runs, key: str) -> Run | None:
+def single_process_run(runs: Runs, key: str, may_lack: bool = False) -> Run | None:
     """Return the run of one process whose dataset `key` holds the same samples as on the ranks.
+
+    `may_lack`: or those and more, of which the ranks' parts leave some out.
 
     That is the natural run. Weights drawn in double precision take more random numbers, so a split drawn after them
     is another one there; the replay then has the ranks' split, and its sampler's own orders are in its trace too.
@@ -56,16 +58,18 @@ def single_process_run(runs: Runs, key: str) -> Run | None:
         run = runs.get(name)
         if run is None or not run.ranks or not any(one.dataset == key for one in run.main.iterations):
             continue
-        if _same_members(run, key, wanted) and (name == "one" or wanted is not None):
+        if _same_members(run, key, wanted, may_lack) and (name == "one" or wanted is not None):
             return run
     return None
 
 
-def _same_members(run: Run, key: str, wanted: frozenset[Any] | None) -> bool:
+def _same_members(run: Run, key: str, wanted: frozenset[Any] | None, may_lack: bool) -> bool:
     members = members_of_run(run, key)
     if members is None and wanted is not None:  # the ranks' Subsets may be the parts of a whole dataset
         first = next(one for one in run.main.iterations if one.dataset == key)
         members = frozenset(range(first.length or 0))
+    if may_lack and members is not None and wanted is not None:
+        return wanted <= members
     return members == wanted
 
 

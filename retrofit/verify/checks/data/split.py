@@ -73,7 +73,7 @@ def is_own_part(runs: Runs, key: str) -> bool:
     many = runs["many"]
     members = [members_of(rank, key) for rank in many.ranks]
     if None in members or many.world_size == 1:
-        return _is_own_part_by_length(runs, key)
+        return own_lengths(runs, key) is not None
     sets = [some for some in members if some is not None]
     together = frozenset().union(*sets)
     return len(together) == sum(len(some) for some in sets) and len(together) > max(len(some) for some in sets)
@@ -88,12 +88,16 @@ def own_datasets(runs: Runs) -> str | None:
     return None
 
 
-def _is_own_part_by_length(runs: Runs, key: str) -> bool:
-    """Tell it from the lengths: those of the ranks add up to that of the single process."""
+def own_lengths(runs: Runs, key: str) -> tuple[list[int], int] | None:
+    """Return the lengths of the ranks' own parts of a dataset, and its length on one process; None for no such parts.
+
+    Together they are as long, but for fewer samples than there are ranks: cut by hand, a remainder is left out.
+    """
     for keys, lengths, whole in _lengths(runs):
         if key in keys and whole is not None and len(lengths) > 1:
-            return max(lengths) < whole <= sum(lengths) < whole + len(lengths)
-    return False
+            is_close = abs(sum(lengths) - whole) < len(lengths)
+            return (lengths, whole) if is_close and max(lengths) < whole else None
+    return None
 
 
 def _lengths(runs: Runs) -> list[tuple[list[str], list[int], int | None]]:

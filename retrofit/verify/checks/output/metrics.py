@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrofit.verify.checks.data.evaluated_samples import evaluation_fault, evaluations
+from retrofit.verify.checks.data.evaluated_samples import evaluation_fault, evaluations, is_combined
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, initial_fault, tolerance_of
@@ -56,7 +56,9 @@ def _fault(runs: Runs, wrong: list[tuple[Value, Value]]) -> Finding:
     a, b = wrong[0]
     cause, because = "RF401", "rank 0 reports another value than one process"
     inexact = evaluation_fault(runs)
-    if inexact is not None:
+    if not is_combined(runs["many"].main, a.step):
+        because = "rank 0 reports the value of its own share, which is not summed over the ranks"
+    elif inexact is not None:
         cause, because = inexact.cause or cause, f"follows from the evaluation: {inexact.summary} (see evaluation)"
     others = [label for label in dict.fromkeys(value.label or value.name for value, _ in wrong) if label != a.label]
     notes = [f"others, too: {first_few(others)}" if others else None, _own_values(runs)]

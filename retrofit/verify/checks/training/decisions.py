@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from retrofit.verify.checks.data.evaluated_samples import is_combined
 from retrofit.verify.checks.data.evaluation import counted_fault
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
@@ -46,7 +47,7 @@ def decision_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     if parted is None:
         return None
     inexact = counted_fault(runs, options)
-    if inexact is not None and inexact.cause is not None:
+    if inexact is not None and inexact.cause is not None and is_combined(many.main, parted.event.step):
         summary = f"follows from the evaluation: {inexact.summary} (see evaluation)"
         return Finding(summary, inexact.cause, _step(parted), parted.shown(many.world_size))
     return _finding(parted, many.world_size)

@@ -1,0 +1,51 @@
+"""Figures by which a resumed run decides, such as the best value so far, which the script must restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrofit.verify.checks.finding import Finding
+from retrofit.verify.checks.training.decided_figures import SMALLEST, Key, decisions_of
+from retrofit.verify.evidence import RankTrace, Run, relative_difference
+from retrofit.verify.trace.events import DecisionInput
+
+SAME = 1e-6  # relative, of what a resumed run computes as the other one did
+REPRODUCED = 1e-4  # relative: what rounding leaves between several processes and one
+Place = tuple[Key, int, int]  # a decision, the optimizer steps before it, and how many came before at that step
+
+
+def decided_faults(many: Run, resumed: Run, done: int, witness: Run) -> Iterator[Finding]:
+    """Yield the figures in decisions that are others than without the stop, each name once.
+
+    `witness`: what it has, too, is of the training, and not of a clock or of random numbers.
+    """
+    known = _figures(witness.main, done)
+    found: set[str] = set()
+    for rank, (ours, theirs) in enumerate(zip(many.ranks, resumed.ranks)):
+        expected, again = _figures(ours, done), _figures(theirs, 0)
+        for place in sorted(expected.keys() & again.keys() & known.keys(), key=lambda place: place[1:]):
+            event, other = expected[place], again[place]
+            values = dict(zip(other.names, other.values))
+            sure = dict(zip(known[place].names, known[place].values))
+            for name, value in zip(event.names, event.values):
+                is_of_training = name in sure and relative_difference(value, sure[name], SMALLEST) <= REPRODUCED
+                if name in found or name not in values or not is_of_training:
+                    continue
+                if relative_difference(value, values[name], SMALLEST) <= SAME:
+                    continue
+                found.add(name)
+                summary = f"{name!r}, by which `{event.text}` decides, is another one: it was not restored"
+                shown = f"{value:.10g} without the stop, {values[name]:.10g} after it"
+                yield Finding(f"{summary}, on rank {rank}", "RF507", done + place[1] - 1, shown, place=event.place)
+
+
+def _figures(rank: RankTrace, done: int) -> dict[Place, DecisionInput]:
+    """Return the decisions after `done` steps; the step of a place is counted from there."""
+    found: dict[Place, DecisionInput] = {}
+    for key, events in decisions_of(rank).items():
+        seen: dict[int, int] = {}
+        for event in events:
+            if event.step > done:
+                seen[event.step] = seen.get(event.step, -1) + 1
+                found[key, event.step - done, seen[event.step]] = event
+    return found
