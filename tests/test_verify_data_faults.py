@@ -143,6 +143,28 @@ def stream_not_sharded_and_augmented(runs):
         as_stream(run, lambda rank, epoch: range(16 * epoch + 100 * rank, 16 * epoch + 100 * rank + 16), BATCH)
 
 
+def stream_with_a_common_part(runs, repeats=1):
+    """Each rank has 40 samples; 12 of them are those of both. `repeats`: so often they are in the stream."""
+    for run in runs.values():
+        world = len(run.ranks)
+        both = [i % (12 // repeats) for i in range(12)]
+        as_stream(
+            run,
+            lambda rank, epoch, world=world, both=both: (
+                [*both, *range(100 + 28 * rank, 128 + 28 * rank)] * (2 // world)
+            ),
+            40 // world,
+        )
+
+
+@pytest.mark.parametrize(("repeats", "status"), [(1, "FAIL"), (4, "PASS")])
+def test_a_stream_whose_parts_overlap_is_not_split(repeats, status):
+    runs = sound_runs()
+    stream_with_a_common_part(runs, repeats)
+    (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "shards"]
+    assert (verdict.status, verdict.cause) == (status, "RF104" if status == "FAIL" else None)
+
+
 def batch_size_per_process(runs):
     """Each process takes 8 samples: two steps, 16 samples each, as one epoch of 32 samples has."""
     for name, first in (("many", 0), ("resumed", 1)):

@@ -21,6 +21,7 @@ from verify_evidence import (
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.processes import collectives
 from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
@@ -467,3 +468,12 @@ def test_a_finding_shows_its_values(spoil, check, value):
     spoil(runs)
     verdict = next(verdict for verdict in run_checks(runs) if verdict.check == check)
     assert value in verdict.value
+
+
+def test_uneven_batches_of_a_stream_are_found_in_an_epoch_before_the_last():
+    """Rank 1 begins the second epoch while rank 0 has a batch left, whose gradients are averaged with those."""
+    many = sound_runs()["many"]
+    for number in (0, 2):
+        remove(many, EpochOrder, iteration=number)
+    remove(many, BatchDrawn, [1], iteration=0, number=1)
+    assert collectives.uneven_batches(many) == "the ranks have 2, 1 training batches in epoch 0"

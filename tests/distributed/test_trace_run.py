@@ -15,7 +15,7 @@ import torch
 
 from retrofit.verify.evidence import Run, load_run
 from retrofit.verify.trace.computation.steps import gpu_of
-from retrofit.verify.trace.events import BackwardCall, InitialWeights, UncontrolledDraw
+from retrofit.verify.trace.events import BackwardCall, EpochKept, InitialWeights, UncontrolledDraw
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("trace_driver.py")
@@ -137,6 +137,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     plans += [described(root, "stop", controlled=True, stop_before_first_step=True)]
     cases = {"two": (2, []), "three": (3, ["--rows", "3"]), "accum": (2, ["--accum", "2"])}
     cases["iterable"] = (2, ["--iterable"])
+    stream = ["--iterable", "--rows", "1"]  # of 12 batches
+    plans.append(described(root, "stream_with_few_left", 1, stream, steps=16, finds_lengths=True))
+    plans.append(described(root, "stream_with_more_left", 1, stream, steps=6, finds_lengths=True))
     for name, (world_size, argv) in cases.items():
         plans.append(described(root, name, world_size, argv, controlled=True))
         plans.append(replayed(root, f"{name} on one", name, world_size, argv))
@@ -194,6 +197,15 @@ def test_a_short_run_ends_each_epoch_early_and_stops_after_the_last_evaluation(r
     assert [iteration.train for iteration in trace.iterations] == [True, False, True, False]
     assert len(trace.steps) == 4 and len(trace.epochs[0].order) == 6
     assert trace.epochs[0].end.is_capped and trace.exit.status == 0
+
+
+def test_a_stream_is_run_to_its_end_where_few_batches_are_left_of_it(runs):
+    """Only at its end do ranks with more batches than others show."""
+    few, more = runs["stream_with_few_left"].main, runs["stream_with_more_left"].main
+    assert [len(epoch.batches) for epoch in few.epochs] == [12, 12]
+    assert all(epoch.exhausted for epoch in few.epochs) and len(few.of(EpochKept)) == 2
+    assert [len(epoch.batches) for epoch in more.epochs] == [3, 3]
+    assert more.of(EpochKept) == []
 
 
 def test_samples_of_a_subset_are_named_by_their_index_in_the_whole(runs):

@@ -25,8 +25,8 @@ from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.restarts.restart import Restart
 from retrofit.verify.restarts.resumes import Resumes, on_one_process
 from retrofit.verify.source.batch_mode import keeps_batch
-from retrofit.verify.trace.events import EpochCut, SpawnCall, TraceError
-from retrofit.verify.trace.settings import CutEpoch
+from retrofit.verify.trace.events import EpochCut, EpochKept, SpawnCall, TraceError
+from retrofit.verify.trace.settings import UNCUT, CutEpoch
 from retrofit.verify.verdict import FAIL
 
 from .launches import FIND_LENGTHS, SNAPSHOTS, command_of, launch, num_steps
@@ -224,6 +224,7 @@ def _learn_lengths(runs: FinishedRuns, names: Sequence[str]) -> bool:
         for event in run.main.of(EpochCut):
             if event.is_last or first_failure(run) is not None:
                 new[event.loader] = CutEpoch(event.batches if event.is_last else 0, event.whole)
+        runs.lengths.update({event.loader: CutEpoch(UNCUT) for event in run.main.of(EpochKept)})
     new = {loader: cut for loader, cut in new.items() if loader not in runs.lengths}
     runs.lengths.update(new)
     return bool(new)

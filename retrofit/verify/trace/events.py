@@ -324,6 +324,13 @@ class EpochCut(Event):
 
 
 @dataclass(frozen=True)
+class EpochKept(Event):
+    """An epoch of a stream is not cut: few batches are left of it."""
+
+    loader: str  # its name in TraceSettings.lengths
+
+
+@dataclass(frozen=True)
 class LateTraining(Event):
     """A pass that has ended is training: a step was made from the batches that it gave (`list(loader)`)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+UNCUT = 10**9  # batches: more than an epoch has
 PARTS, KEEPS = "parts", "keeps"  # what a test decides: whether ranks go other ways, or which state is kept
 
 
@@ -23,7 +24,7 @@ class DecisionTest:
 class CutEpoch:
     """After how many of its batches an epoch of training is cut, on one process."""
 
-    batches: int  # 0: not cut, and the script ends with its last step
+    batches: int  # 0: not cut, and the script ends with its last step; UNCUT: it is run to its end
     whole: int = 0  # the batches of the epoch; 0 where that is not known
 
     def of(self, length: int | None) -> int:

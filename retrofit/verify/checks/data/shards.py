@@ -25,6 +25,7 @@ from .samples import (
 from .split import own_datasets, split_fault
 
 BY_CONTENT = "samples of a stream are told apart by content: random changes inside it would hide a repeated one"
+OFTEN = 3  # times as many contents in common as one rank has twice: not those of a stream that repeats some
 OF_OWN_BATCHES = "batches that no DataLoader gives are compared one by one with those of one process"
 
 
@@ -152,7 +153,7 @@ def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: 
     draws = [Counter(share.drawn) for share in shares]
     for (first, a), (other, b) in combinations(enumerate(draws), 2):
         common = sum((a & b).values())
-        if common > sum(a.values()) // 2:
+        if common > sum(a.values()) // 2 or common > OFTEN * (2 + max(map(_num_again, (a, b)))):
             value = f"rank {first} and rank {other} have {common} of {sum(a.values())} samples in common"
             return Finding(f"the ranks read the same part of the stream in epoch {epoch}", "RF104", value=value)
     if whole is None or not whole.exhausted or not all(share.exhausted for share in shares):
@@ -165,6 +166,10 @@ def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: 
         value = f"{sum(lengths)} samples on all ranks, {len(whole.drawn)} on one process"
         return Finding(f"part of the stream is read by no rank in epoch {epoch}", value=value)
     return None
+
+
+def _num_again(draws: Counter[Any]) -> int:
+    return sum(draws.values()) - len(draws)
 
 
 def _own_batches_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:

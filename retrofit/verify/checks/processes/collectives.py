@@ -123,18 +123,17 @@ def _places_of_ranks(run: Run, mismatch: Mismatch) -> str:
 
 
 def uneven_batches(run: Run) -> str | None:
-    """Return the numbers of batches of the last epoch that all ranks have begun, if they differ."""
-    epochs = run.num_epochs
-    if epochs == 0:
-        return None
-    last = [rank.epochs[epochs - 1] for rank in run.ranks]
-    if all(one.order is not None for one in last):
-        numbers = [len(one.order or []) for one in last]
-    elif any(one.exhausted for one in last):
-        numbers = [len(one.batches) for one in last]
-    else:
-        return None
-    if len(set(numbers)) == 1:
-        return None
-    shown = ", ".join(map(str, numbers))
-    return f"the ranks have {shown} training batches in epoch {epochs - 1}"
+    """Return the numbers of batches of the first epoch in which they differ, of those that all ranks have begun."""
+    for epoch in range(run.num_epochs):
+        passes = [rank.epochs[epoch] for rank in run.ranks]
+        is_last = epoch == run.num_epochs - 1
+        if all(one.order is not None for one in passes):
+            numbers = [len(one.order or []) for one in passes]
+        elif all(one.exhausted for one in passes) or (is_last and any(one.exhausted for one in passes)):
+            numbers = [len(one.batches) for one in passes]
+        else:
+            continue
+        if len(set(numbers)) > 1:
+            shown = ", ".join(map(str, numbers))
+            return f"the ranks have {shown} training batches in epoch {epoch}"
+    return None

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from retrofit.verify.trace.events import EpochCut, ProcessExit
+from retrofit.verify.trace.events import EpochCut, EpochKept, ProcessExit
 from retrofit.verify.trace.recorder import Recorder
 from retrofit.verify.trace.settings import TraceSettings
 
@@ -72,6 +72,13 @@ class Lengths:
             self._wholes[name] = length_or_none(loader) or 0
             self._stop_if_needed(name)
             self._recorder.record(EpochCut(name, batches, self._wholes[name], False))
+
+    def keep(self, loader: DataLoader) -> bool:
+        """Run this epoch to its end, and so in all runs. Returns whether that is known from now on."""
+        name = self._name(loader)
+        if name is not None:
+            self._recorder.record(EpochKept(name))
+        return name is not None
 
     def _name(self, loader: DataLoader) -> str | None:
         return next((name for dataset, name in self._names if dataset is loader.dataset), None)

@@ -24,6 +24,7 @@ from retrofit.verify.trace.recorder import own_errors_recorded
 
 from .datasets import base_dataset, length_of, members, sample_name, sampler_names
 from .double import in_float64
+from .forks import in_a_fork
 from .lengths import length_or_none
 from .sources import Pool, drawn_ahead, noting_items
 from .workers import worker_streams
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
 MOST_LEFT = 4  # an epoch is not cut where no more than the MOST_LEFTth part of the steps would be left of it
+COUNTING_S = 2.0  # at most, for the batches that are left of a stream
 WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
 
 
@@ -48,6 +50,7 @@ class TracedIterator:
         self.draws: set[str] = set()
         self._is_open, self._is_begun, self._is_endless, self.is_evaluation = True, False, False, False
         self._length: int | None = None  # batches of the whole pass, where that is known
+        self._is_kept: bool | None = None  # a stream that is run to its end
         self._samples: list[Any] = []
         self._contents: dict[str, str] = {}
         self._watched = 0
@@ -114,8 +117,26 @@ class TracedIterator:
             return 0 < length <= self.num_drawn or (before > 0 and length > 0 and is_half)
         if not is_half or (self._length is not None and (self._length - self.num_drawn) * MOST_LEFT <= steps):
             return False
+        if self._has_few_left():
+            return False
         trace.lengths.cut(self.loader, self.num_drawn)
         return True
+
+    def _has_few_left(self) -> bool:
+        """Return whether a stream is soon at its end: only there ranks with more batches than others show.
+
+        Found out in a process of its own, in the runs that come first; then all runs and all ranks do the same.
+        """
+        trace = self.trace
+        if self._is_kept is None:
+            is_asked = trace.settings.finds_lengths and not self.is_map and in_main_thread()
+            most = trace.settings.steps // 2
+            left = in_a_fork(lambda: self._count_left(most), trace.recorder.close, COUNTING_S) if is_asked else None
+            self._is_kept = left is not None and left <= most and trace.lengths.keep(self.loader)
+        return self._is_kept
+
+    def _count_left(self, most: int) -> int:
+        return sum(1 for _ in islice(self._batches, most + 1))
 
     def _noted(self, batch: Any) -> Any:
         """Record a batch that is given to the script, and take it in hand; return it as the script gets it."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
 import random
-import select
-import signal
 import sys
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from typing import NoReturn
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
 from retrofit.verify.trace.randomness.streams import stream_hashes
+
+from .forks import in_a_fork
 
 MOST_WORKERS = 2  # that are looked at
 LIMIT_S = 10.0
@@ -34,7 +29,7 @@ def worker_streams(
     """
     found = []
     for worker in range(min(num_workers, MOST_WORKERS)):
-        answer = _in_a_fork(functools.partial(_start, loader, base_seed, worker, num_workers), silence)
+        answer = in_a_fork(functools.partial(_start, loader, base_seed, worker, num_workers), silence, LIMIT_S)
         if answer is None:
             return []
         found.append(answer)
@@ -51,30 +46,3 @@ def _start(loader: DataLoader, base_seed: int, worker: int, num_workers: int) ->
     torch_worker._worker_info = info
     loader.worker_init_fn(worker)  # type: ignore[misc]
     return stream_hashes()
-
-
-def _in_a_fork(call: Callable[[], dict[str, str]], silence: Callable[[], None]) -> dict[str, str] | None:
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: a loader does the same
-        pid = os.fork()
-    if pid == 0:
-        _answer(call, silence, writer)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        text = pipe.read() if select.select([pipe], [], [], LIMIT_S)[0] else b""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else None
-
-
-def _answer(call: Callable[[], dict[str, str]], silence: Callable[[], None], writer: int) -> NoReturn:
-    try:
-        silence()
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        os.write(writer, json.dumps(call()).encode())
-    finally:
-        os._exit(0)
