@@ -314,7 +314,7 @@ FAULTS = [
     (not_sharded_and_scheduled_by_length, {"shards": "RF103"}),
     (not_sharded_with_own_order, {"shards": "RF103"}),
     (ranks_shuffle_alone, {"shards": "RF103"}),
-    (part_never_drawn, {"shards": None}),
+    (part_never_drawn, {"shards": "RF103"}),
     (stream_not_sharded, {"shards": "RF104"}),
     (stream_not_sharded_and_augmented, {"shards": "RF104"}),
     (batch_size_per_process, {"global_batch": "RF107"}),

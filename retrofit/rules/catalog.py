@@ -88,7 +88,8 @@ _ALL = (
     Rule(
         "RF103",
         "loader-not-sharded",
-        "Every rank trains on every sample, so N processes do the work of one N times.",
+        "The ranks' parts of the data are not disjoint and complete: most often each rank trains on every sample, so N "
+        "processes do the work of one N times.",
         "loader = rd.distribute_loader(loader), after the training loader is created.",
         "DataLoader(..., sampler=DistributedSampler(dataset)), with one seed on all ranks, and without shuffle=True.",
         (SAMPLER,),
@@ -96,8 +97,8 @@ _ALL = (
     Rule(
         "RF104",
         "iterable-not-sharded",
-        "Every rank reads the whole stream, or draws all batches of a batch sampler, so each sample is trained on once "
-        "per rank.",
+        "The ranks' parts of the stream are not disjoint and complete: most often each rank reads the whole stream, or "
+        "draws all batches of a batch sampler, so each sample is trained on once per rank.",
         "loader = rd.distribute_loader(loader): each rank has its part, and all make as many steps. Every rank still "
         "reads the whole stream; a dataset that yields a part of its own, by rd.get_rank() and rd.get_world_size(), "
         "reads less.",

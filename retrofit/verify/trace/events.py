@@ -230,6 +230,23 @@ class FileLoad(Event):
 
 
 @dataclass(frozen=True)
+class FileRead(Event):
+    """A file of the project that was written lately is opened to be read."""
+
+    path: str  # as in FileChange
+    where: str | None  # the line of the script
+    waited: bool  # the process has slept or locked a file before: it may wait for the file by itself
+
+
+@dataclass(frozen=True)
+class FileLock(Event):
+    """A file is locked, as one that holds nothing and is there to be locked is."""
+
+    path: str  # as in FileChange
+    is_empty: bool  # when it is locked
+
+
+@dataclass(frozen=True)
 class MetricRows(Event):
     """A library has gathered rows of all ranks for a metric, without those that fill up the last batch."""
 

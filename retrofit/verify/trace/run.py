@@ -33,6 +33,7 @@ from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
 from retrofit.verify.trace.filesystem.files import install_files
+from retrofit.verify.trace.filesystem.reads import install_reads
 from retrofit.verify.trace.filesystem.snapshot import snapshot
 from retrofit.verify.trace.output.decisions import record_decisions, record_plateau
 from retrofit.verify.trace.output.lines import install_output
@@ -92,7 +93,9 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
     recorder.record(ProcessStart(settings.rank, settings.world_size, torch.__version__, cuda, threads))
     install_output(recorder.record, settings.project)
-    install_files(recorder.record, settings.project, [settings.folder])
+    files = install_files(recorder.record, settings.project, [settings.folder])
+    if settings.controlled and settings.world_size > 1:
+        install_reads(recorder.record, files, settings.project)
     install_groups(recorder.record)
     install_join(recorder.record)
     install_gathered(recorder.record)

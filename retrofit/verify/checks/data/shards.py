@@ -138,7 +138,9 @@ def _gap(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Fi
         return None
     value = f"sample {min(absent, key=str)} for one"
     summary = f"{len(absent)} of {count(len(expected), 'sample')} are drawn by no rank in epoch {epoch}"
-    return Finding(summary, value=value)
+    lengths = [len(share.drawn) for share in shares]
+    is_even = max(lengths) - min(lengths) <= 1  # else a rank that has fewer batches may have lost some
+    return Finding(summary, "RF103" if is_even else None, value=value)
 
 
 def _population(whole: Iteration) -> set[Any]:
@@ -164,7 +166,7 @@ def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: 
         return Finding(f"each rank reads the whole stream in epoch {epoch}", "RF104", value=value)
     if len(whole.drawn) - sum(lengths) >= global_batch(shares):
         value = f"{sum(lengths)} samples on all ranks, {len(whole.drawn)} on one process"
-        return Finding(f"part of the stream is read by no rank in epoch {epoch}", value=value)
+        return Finding(f"part of the stream is read by no rank in epoch {epoch}", "RF104", value=value)
     return None
 
 

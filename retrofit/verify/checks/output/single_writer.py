@@ -1,4 +1,4 @@
-"""Files that several ranks write, and logs and checkpoints of ranks other than 0."""
+"""Files that several ranks write or read too early, and logs and checkpoints of ranks other than 0."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import PurePath
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import RankTrace, Run, Runs
-from retrofit.verify.trace.events import FileChange, FileSave, LoggedScalar
+from retrofit.verify.trace.events import FileChange, FileLock, FileSave, LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .early_reads import early_read_fault
 from .paths import is_part_of_rank, is_temporary, names_rank
 from .run_names import run_name_fault
 
@@ -30,7 +31,7 @@ class Written:
 
 def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
     """Look for files that several ranks write, and for logs and checkpoints of ranks other than 0."""
-    check, title = "single_writer", "every file is written by one rank"
+    check, title = "single_writer", "every file is written by one rank, and read after that"
     reason = not_made(runs, "many")
     if reason:
         return not_applicable(check, title, reason)
@@ -38,7 +39,7 @@ def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
     files = [written_by(rank) for rank in many.ranks]
     if many.world_size == 1 or not any(files):
         return not_applicable(check, title, why_not(many, "no file was written"))
-    fault = writer_fault(many)
+    fault = writer_fault(many) or early_read_fault(many)
     if fault is not None:
         return fail_with(check, title, fault)
     by_others = {rank: sorted(own) for rank, own in enumerate(files) if rank and own}
@@ -49,7 +50,15 @@ def single_writer(runs: Runs, options: CheckOptions) -> Verdict:
 def writer_fault(run: Run) -> Finding | None:
     """Return a fault for the first file that several ranks write, or that a rank other than 0 should not write."""
     files = [written_by(rank) for rank in run.ranks]
+    locks = _lock_files(run)
+    files = [{path: one for path, one in own.items() if path not in locks} for own in files]
     return _shared_fault(files) or _log_fault(run, files) or _own_copy_fault(run, files) or run_name_fault(run.ranks)
+
+
+def _lock_files(run: Run) -> set[str]:
+    """Return the files that hold nothing whenever they are locked."""
+    locked = [(event.path, event.is_empty) for rank in run.ranks for event in rank.of(FileLock)]
+    return {path for path, _ in locked} - {path for path, is_empty in locked if not is_empty}
 
 
 def written_by(rank: RankTrace) -> dict[str, Written]:

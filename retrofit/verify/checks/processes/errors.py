@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from retrofit.verify.evidence import Run
+from retrofit.verify.trace.events import FileChange, FileRead
 
 # What a rank says when another one has left it, and what a helper raises on all ranks for the error of one.
 OF_ANOTHER_RANK = re.compile(
@@ -113,6 +115,19 @@ def _is_setup_race(failure: Failure, run: Run) -> bool:
     return is_sign and failure.in_setup and _is_on_some_ranks(failure, run)
 
 
+def _is_early_read(failure: Failure, run: Run) -> bool:
+    """Return whether a rank fails to read what another one writes in the training."""
+    is_sign = failure.type in UNFINISHED_FILE_TYPES or bool(UNFINISHED_FILE.search(failure.message))
+    if not is_sign or failure.in_setup or not _is_on_some_ranks(failure, run):
+        return False
+    last_read = run.ranks[failure.rank].of(FileRead)[-1:]
+    others = [rank for rank in run.ranks if rank.rank != failure.rank]
+    written = {event.path for rank in others for event in rank.of(FileChange) if event.op == "write"}
+    return any(f"{PurePath(path).name}'" in failure.message for path in written) or any(
+        event.path in written for event in last_read
+    )
+
+
 def _is_writer_race(failure: Failure, run: Run) -> bool:
     return _is_setup_race(failure, run) and "SummaryWriter" in failure.text
 
@@ -137,5 +152,6 @@ _SIGNS: tuple[tuple[str, Callable[[Failure, Run], bool]], ...] = (
     ("RF402", _says("mismatch between collectives")),
     ("RF505", _is_writer_race),
     ("RF504", _is_setup_race),
+    ("RF508", _is_early_read),
     ("RF603", _is_missing_object),
 )

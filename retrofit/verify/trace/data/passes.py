@@ -24,10 +24,9 @@ from retrofit.verify.trace.recorder import own_errors_recorded
 
 from .datasets import base_dataset, length_of, members, sample_name, sampler_names
 from .double import in_float64
-from .forks import in_a_fork
 from .lengths import length_or_none
 from .sources import Pool, drawn_ahead, noting_items
-from .workers import worker_streams
+from .workers import in_a_fork, worker_streams
 
 if TYPE_CHECKING:
     from .loaders import LoaderTrace

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from retrofit.verify.trace.events import FileChange, Record
+from retrofit.verify.trace.events import FileChange, FileLock, Record
 
 from .compiled_writers import install_compiled_writers
 from .own_work import is_own_work, own_work
@@ -46,6 +46,8 @@ class FileTrace:
     def __init__(self, record: Record, project: str, ignore: Sequence[str]) -> None:
         self.active = True
         self.on_rename: Callable[[str, str], None] = lambda source, target: None
+        self.on_read: Callable[[Any], None] | None = None
+        self.on_lock: Callable[[], None] = lambda: None
         self._record = record
         self._copy = PrivateCopy(project)
         self._places = Places(project, ignore)
@@ -63,6 +65,8 @@ class FileTrace:
             "os.chown": self._change,
             "os.utime": self._change,
             "os.chdir": self._change,
+            "fcntl.flock": self._lock,
+            "fcntl.lockf": self._lock,
             "shutil.rmtree": lambda path, dir_fd=None: self._change(path, -1 if dir_fd is None else dir_fd),
         }
 
@@ -73,6 +77,8 @@ class FileTrace:
             with suppress(Exception):
                 if event != "open" or _is_writing(*args):
                     self._call(handler, *args)
+                elif self.on_read is not None:
+                    self._call(self.on_read, args[0])
 
     def writes(self, path: Any, *, keep: bool = True) -> None:
         """Do for a writer that raises no event what is done for the others. `keep`: old content may matter."""
@@ -154,6 +160,12 @@ class FileTrace:
         if os.path.lexists(_absolute(path, dir_fd)):
             return
         self._event("write", self._locate(path, dir_fd))
+
+    def _lock(self, file: int, *rest: Any) -> None:
+        self.on_lock()
+        name = self._places.name(os.path.realpath(f"/proc/self/fd/{file}"))
+        if name is not None:
+            self._record(FileLock(name, os.fstat(file).st_size == 0))
 
     def _change(self, path: Any, *rest: Any) -> None:
         """Make a file or folder the project's own whose attributes or whose whole content are about to change."""
