@@ -339,6 +339,22 @@ def random_state_of_each_rank(runs):
         insert(runs["many"], [rank], ProcessExit, FileSave(path=f"runs/random_states_{rank}.pkl", keys={"step": "int"}))
 
 
+def drawn_ahead(runs):
+    """A thread of the script has drawn the next batch when the resumed run makes its first step."""
+    for rank in runs["resumed"].ranks:
+        places = [place for place, event in enumerate(rank.events) if isinstance(event, BatchDrawn)]
+        rank.events.insert(places[0] + 1, rank.events.pop(places[1]))
+
+
+def drawn_and_left_out(runs):
+    """The first epoch is left by a break, with a batch in hand: the next step is not made from it."""
+    for rank, name in ((0, "many"), (1, "many"), (0, "reference")):
+        events = runs[name].ranks[rank].events
+        place = next(i for i, event in enumerate(events) if isinstance(event, IterationEnd) and event.is_training)
+        events[place] = copy_of(events[place], is_exhausted=False)
+        events.insert(place, copy_of(BatchDrawn(0, 2, [15]), seconds=events[place].seconds, step=events[place].step))
+
+
 def library_loads_its_checkpoint(runs):
     change(runs["resumed"], FileLoad, has_map_location=False, by_script=False)
 
@@ -347,6 +363,8 @@ OF_SAMPLES = ("shards", "reshuffle")
 OF_STEPS = ("loss", "gradients", "parameters")
 
 NO_FAULTS = [
+    (drawn_ahead, {}),
+    (drawn_and_left_out, {}),
     (padded_training, {}),
     (counts_of_whole_epochs, {"resume": "NOT APPLICABLE"}),
     (told_by_the_clock, {}),

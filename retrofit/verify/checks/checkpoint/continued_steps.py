@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.checks.training.differences import tensors_differ
 from retrofit.verify.checks.training.learning_rate import SAME
-from retrofit.verify.evidence import RankTrace, Run, relative_difference
+from retrofit.verify.evidence import RankTrace, Run, flat, relative_difference
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 
 from .first_epoch import first_epoch_is_cut, state_of, when_saved
@@ -65,15 +65,25 @@ def _compared(many: Run, resumed: Run, done: int, tolerance: float) -> Iterator[
     """Yield each step that both have made, each rank, and what differs there."""
     steps = min(resumed.num_steps, many.num_steps - done)
     samples = [(drawn_samples(a, done), drawn_samples(b, 0)) for a, b in zip(many.ranks, resumed.ranks)]
+    are_same = [_is_one_order(*both) for both in samples]
     for step in range(steps):
         for rank, (ours, theirs) in enumerate(zip(many.ranks, resumed.ranks)):
             expected, found = ours.steps[done + step], theirs.steps[step]
-            drawn, other = samples[rank][0][step], samples[rank][1][step]
-            if step == 0 and drawn:  # before it the batches that were trained on are drawn and left out
-                other = other[-len(drawn) :]
+            drawn, other = samples[rank][0][step], samples[rank][0 if are_same[rank] else 1][step]
+            if step == 0 and drawn and other:
+                # Before it the batches that were trained on are drawn and left out; or one that ends an epoch is.
+                last = min(len(drawn), len(other))
+                drawn, other = drawn[-last:], other[-last:]
             first = drawn_samples(ours, step)[0] if drawn != other else []
             again = ", which are those of the first epoch once more" if other and other == first else ""
             yield step, rank, [*_differences(expected, found, drawn, other, tolerance, step == 0, again)]
+
+
+def _is_one_order(drawn: list[list[object]], again: list[list[object]]) -> bool:
+    """Return whether the samples follow each other the same way: a thread draws some ahead, in each run others."""
+    ours, theirs = flat(drawn), flat(again)
+    common = min(len(ours), len(theirs))
+    return common > 0 and ours[:common] == theirs[:common]
 
 
 def _start_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding | None:
