@@ -42,6 +42,16 @@ SPOILED = {
         "loss",
         "RF303",
     ),
+    "features that are centred by each rank's own mean": (
+        [(LOSS, "            out = model(x)\n            loss = criterion(out - out.mean(0), y)\n")],
+        "loss",
+        "RF309",
+    ),
+    "gradients that each rank scales by a number of its own": (
+        [(STEP, "            [p.grad.mul_(1 / (1 + loss.item())) for p in net.parameters()]\n" + STEP)],
+        "ranks_agree",
+        "RF216",
+    ),
     "a mean over the elements of each rank that a mask leaves": (
         [
             (

@@ -22,10 +22,13 @@ from verify_evidence import (
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.training.causes.clipped import changed_before_step
 from retrofit.verify.checks.training.causes.weighted_mean import counts_by_losses
 from retrofit.verify.checks.training.differences import may_be_rounding
+from retrofit.verify.trace.computation.steps import common_factor
 from retrofit.verify.trace.events import (
     BackwardCall,
+    BackwardGradients,
     BatchDrawn,
     CollectiveCall,
     GradientClip,
@@ -411,6 +414,38 @@ def test_what_clipping_hides_is_named(norms, cause, words):
     verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "gradients")
     assert (verdict.status, verdict.cause) == (("FAIL", cause) if cause else (PASS, None))
     assert words in verdict.summary
+
+
+def left(runs, alone, ranks, factors=(None, None), is_sharded=False):
+    """Say what the backward before the first step leaves of two parameters' gradients, by norm and projection."""
+    for name, rows in {"reference": [(alone, 1.0)], "many": zip(ranks, factors)}.items():
+        for rank, (values, factor) in enumerate(rows):
+            event = BackwardGradients(0, [[2.0, value] for value in values], factor, is_sharded)
+            insert(runs[name], [rank], OptimizerStep, event)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        ({"alone": (1.0, 0.5), "ranks": [(0.5, 0.5), (1.5, 0.5)]}, "RF202"),  # each is changed before the mean
+        ({"alone": (1.0, 0.5), "ranks": [(1.0, 0.5), (1.0, 0.5)]}, None),  # DDP has averaged them
+        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)]}, None),  # another gradient: of the loss
+        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.4)}, "RF216"),
+        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.3)}, None),
+        ({"alone": (1.0, 0.5), "ranks": [(0.5, 0.5), (1.5, 0.5)], "is_sharded": True}, None),
+    ],
+)
+def test_what_changes_gradients_between_backward_and_step_is_named(found, cause):
+    runs = sound_runs()
+    left(runs, **found)
+    fault = changed_before_step(runs, 0)
+    assert (fault.cause if fault else None) == cause
+
+
+def test_gradients_are_multiplied_by_one_number_if_all_are():
+    assert common_factor([[1.0, 0.5], None, [3.0, 1.0]], [[0.5, 0.25], [1.0, 1.0], [1.5, 0.5]]) == 0.5
+    assert common_factor([[1.0, 0.5], [3.0, 1.0]], [[0.5, 0.25], [1.5, 0.7]]) is None
+    assert common_factor([[1.0, 0.5]], [[0.5, 0.25]]) is None  # of one alone it says nothing
 
 
 def gradients_apart(run, number, places):

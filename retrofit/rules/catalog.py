@@ -353,6 +353,17 @@ _ALL = (
         "Change the gradients between backward() and step(): torch.nn.utils.clip_grad_value_(model.parameters(), 1).",
         (DDP,),
     ),
+    Rule(
+        "RF216",
+        "gradient-scaled-per-rank",
+        "Each rank scales or clips its gradients by a norm of its own samples, or of its own shard: the step is not "
+        "that of the clipped gradient of the whole batch.",
+        "rd.strategies.clip_grad_norm(model, max_norm) on every rank, after the last backward.",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), after the gradients are averaged; with FSDP2 on "
+        "the parameters themselves, not on to_local().",
+        (DDP,),
+        found_in=TRACED,
+    ),
     # --- RF3: loss and learning rate ------------------------------------------------------------------------------
     Rule(
         "RF301",

@@ -445,6 +445,16 @@ class EvaluatedModel(Event):
 
 
 @dataclass(frozen=True)
+class BackwardGradients(Event):
+    """An optimizer is about to make one of its first steps: this rank's gradients after the last backward."""
+
+    optimizer: int  # number in this process
+    gradients: list[Fingerprint | None]  # as in OptimizerStep, of this rank's shards where they are sharded
+    factor: float | None  # by which all of them were multiplied since; None where that was not all
+    is_sharded: bool  # each rank holds another part of them
+
+
+@dataclass(frozen=True)
 class GradientClip(Event):
     """Gradients are clipped with torch.nn.utils."""
 

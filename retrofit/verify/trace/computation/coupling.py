@@ -21,6 +21,8 @@ _SELECTIONS = {
     **{"aten::topk": 2, "aten::kthvalue": 2, "aten::sort": 1, "aten::median": 1, "aten::var": 1, "aten::std": 1},
     **{"aten::_softmax": 1, "aten::_log_softmax": 1, "aten::logsumexp": 1, "aten::cumsum": 1, "aten::var_mean": 1},
 }
+# Linear in the samples, if the loss is linear in them: a mean of losses is, and what features are centred by is not.
+MEANS = {"aten::mean": 1, "aten::sum": 1}
 _WEIGHT_NODES = 16  # a weight is made of its parameter in a few operations; features are not
 _LOOKUPS = ("Embedding", "Index", "Gather")
 
@@ -37,7 +39,7 @@ class ForwardEvidence:
         """Return `run`, with a look at the arguments first where `func` is one of the operators that tell."""
         name = func._schema.name
         looks = {**dict.fromkeys(_LOSSES, self._look_at_loss), **dict.fromkeys(_PRODUCTS, self._look_at_product)}
-        look = {**looks, **dict.fromkeys(_SELECTIONS, self._look_at_selection)}.get(name)
+        look = {**looks, **dict.fromkeys((*_SELECTIONS, *MEANS), self._look_at_selection)}.get(name)
         if func._schema.is_mutable or look is None:
             return run
 
@@ -71,11 +73,13 @@ class ForwardEvidence:
 
     def _look_at_selection(self, name: str, args: tuple) -> None:
         values, num_rows = args[0], len(self._rows())
-        place = _SELECTIONS[name]
+        place = {**_SELECTIONS, **MEANS}[name]
         dim = args[place] if len(args) > place else -1
         if self._counts[BatchSelection] >= MAX_EVENTS or num_rows < 2 or not values.requires_grad or not values.dim():
             return
         dims = dim if isinstance(dim, (list, tuple)) else [dim]
+        if name in MEANS and len(dims) == values.dim():
+            return  # to one number: the loss itself
         is_first = any(isinstance(one, int) and one % values.dim() == 0 for one in dims)
         if is_first and values.shape[0] % num_rows == 0 and values.shape[0]:
             self._event(BatchSelection(name.split("::")[1], num_rows))

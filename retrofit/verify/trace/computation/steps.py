@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.events import (
     BackwardCall,
+    BackwardGradients,
     Fingerprint,
     GradientClip,
     InitialWeights,
@@ -27,6 +30,9 @@ from retrofit.verify.trace.runtime import batch_weight
 from .fingerprint import bit_hashes, joint_hash, norm_and_projection, whole
 from .models import ModelTrace
 from .operators import untraced
+
+FIRST_STEPS = 2  # of each optimizer, in which is looked for what happens to gradients before the step
+ONE_FACTOR = 1e-6  # relative: of gradients that are multiplied by one number
 
 
 class StepTrace:
@@ -48,8 +54,10 @@ class StepTrace:
         self.on_gradient: Callable[[torch.Tensor], None] | None = None  # before it is recorded
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
+        self._left = GradientsLeft()
 
     def install(self) -> None:
+        self._left.install()
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         backward = torch.autograd.backward
@@ -65,6 +73,8 @@ class StepTrace:
                 self._losses.append(loss)
                 self.recorder.record(BackwardCall(loss))
             backward(tensors, *args, **kwargs)
+            with own_errors_recorded(), untraced(), torch.no_grad():
+                self._left.note()
             with own_errors_recorded():
                 self.on_backward()
 
@@ -91,6 +101,9 @@ class StepTrace:
                     if parameter.grad is not None:
                         self.on_gradient(parameter.grad)
             self._gradients = [_of_gradient(parameter) for parameter in self._parameters(optimizer)]
+            left = self._left.by(self._number_of(optimizer), self._parameters(optimizer))
+            if left is not None:
+                self.recorder.record(left)
         with own_errors_recorded():
             self.on_step()
         if self.stop_before_first_step or self.loaders.is_without_end(self._number_of(optimizer)):
@@ -156,6 +169,60 @@ class StepTrace:
         """Return the parameters in the order in which they were described."""
         order, given = self._orders[self._number_of(optimizer)], list(_given_parameters(optimizer))
         return [given[place] for place in order if place < len(given)]
+
+
+class GradientsLeft:
+    """Keeps what each backward leaves of this process's gradients, for the first steps of each optimizer."""
+
+    def __init__(self) -> None:
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._found: dict[int, Fingerprint] = {}  # by the id of the parameter
+        self._steps: Counter[int] = Counter()  # by optimizer
+
+    def install(self) -> None:
+        build = torch.optim.Optimizer.__init__
+
+        @functools.wraps(build)
+        def traced(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            build(optimizer, *args, **kwargs)
+            self._optimizers.append(weakref.ref(optimizer))
+
+        torch.optim.Optimizer.__init__ = traced  # type: ignore[method-assign, assignment]
+
+    def note(self) -> None:
+        """A backward has ended."""
+        if not self._steps or min(self._steps.values()) < FIRST_STEPS:
+            known = [optimizer for found in self._optimizers if (optimizer := found()) is not None]
+            parameters = [parameter for optimizer in known for parameter in _given_parameters(optimizer)]
+            self._found = {id(one): left for one in parameters if (left := _of_own_gradient(one)) is not None}
+
+    def by(self, number: int, parameters: list[torch.Tensor]) -> BackwardGradients | None:
+        """Return what the last backward before a step has left, and by what it was multiplied since."""
+        self._steps[number] += 1
+        if self._steps[number] > FIRST_STEPS:
+            return None
+        left = [self._found.get(id(parameter)) for parameter in parameters]
+        now = [_of_own_gradient(parameter) for parameter in parameters]
+        is_sharded = any(hasattr(parameter.grad, "to_local") for parameter in parameters)
+        return BackwardGradients(number, left, common_factor(left, now), is_sharded)
+
+
+def common_factor(before: list[Fingerprint | None], after: list[Fingerprint | None]) -> float | None:
+    """Return the number by which all of two or more tensors were multiplied, if it is one."""
+    pairs = [(a, b) for a, b in zip(before, after) if a is not None and b is not None and a[0] > 0]
+    if len(pairs) < 2:
+        return None
+    factor = max(b[0] for _, b in pairs) / max(a[0] for a, _ in pairs)
+    is_one = all(abs(b[place] - factor * a[place]) <= ONE_FACTOR * b[0] for a, b in pairs for place in (0, 1))
+    return factor if is_one else None
+
+
+def _of_own_gradient(parameter: torch.Tensor) -> Fingerprint | None:
+    """Return the fingerprint of the gradient that this rank holds, or of its shard."""
+    gradient = parameter.grad
+    if gradient is None or gradient.is_sparse:
+        return None
+    return norm_and_projection(gradient.to_local() if hasattr(gradient, "to_local") else gradient)
 
 
 def _given_parameters(optimizer: Any) -> Iterator[torch.Tensor]:

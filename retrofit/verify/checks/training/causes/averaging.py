@@ -9,6 +9,7 @@ from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.evidence import RankTrace, Run
 from retrofit.verify.trace.events import OptimizerFound, OptimizerStep, ParametersAdded, Weights
 
+from .clipped import own_factors
 from .traffic import traffic
 
 ENOUGH = 0.99  # of a step's gradient elements; hooks may drop a few
@@ -39,6 +40,9 @@ def averaging_fault(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tu
         return f"gradients are averaged in {len(enough)} of {len(same)} steps, not in this one", "RF202"
     if part.backwards > 1 and part.reduced_last < ENOUGH * part.needed:
         return f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202"
+    scaled = own_factors(run, number)
+    if scaled is not None:
+        return f"{scaled.summary} ({scaled.value})", scaled.cause
     if _apart(steps):
         return (
             "as much is averaged as the gradients have, and yet each rank steps with its own: a copy of them was "

@@ -1,12 +1,12 @@
-"""Norms of gradients before they are clipped: between the ranks, and against those of one process."""
+"""Gradients before they are clipped or changed otherwise: between the ranks, and against those of one process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from retrofit.verify.checks.finding import Finding
-from retrofit.verify.evidence import RankTrace, Runs, relative_difference
-from retrofit.verify.trace.events import GradientClip
+from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
+from retrofit.verify.trace.events import BackwardGradients, GradientClip
 
 SAME, CLOSE = 1e-6, 1e-3  # relative: of two norms; of a factor that is meant to be the number of processes
 
@@ -30,6 +30,55 @@ def clipping_fault(runs: Runs, step: int) -> Finding | None:
             value = f"norm before clipping: {norms[0]:.6g} with {world} processes, {whole:.6g} with 1"
             return Finding(summary, "RF301", step, value)
     return None
+
+
+def changed_before_step(runs: Runs, step: int) -> Finding | None:
+    """Return a fault where gradients are those of one process after the backward, and others in the step.
+
+    Each rank may scale them by a number of its own, or change what is averaged afterwards.
+    """
+    many = runs["many"]
+    found = [_left(rank, step) for rank in (*many.ranks, runs["reference"].main)]
+    left = [event for event in found if event is not None]
+    if many.world_size == 1 or len(left) < len(found):
+        return None
+    *ours, alone = left
+    scaled = own_factors(many, step)
+    if scaled is not None:
+        return scaled
+    if not any(event.is_sharded for event in left) and _is_mean(ours, alone) and not _is_mean(ours, ours[0]):
+        summary = "each rank changes its gradients after the backward, before they are averaged over the ranks"
+        return Finding(summary, "RF202", step)
+    return None
+
+
+def own_factors(run: Run, step: int) -> Finding | None:
+    """Return a fault where each rank multiplies its gradients by another number between the backward and a step."""
+    left = [_left(rank, step) for rank in run.ranks]
+    factors = [event.factor for event in left if event is not None and event.factor is not None]
+    if len(factors) < run.world_size or all(relative_difference(one, factors[0]) <= CLOSE for one in factors):
+        return None
+    shown = ", ".join(f"{factor:.6g} on rank {rank}" for rank, factor in enumerate(factors))
+    summary = "each rank multiplies its gradients by a number of its own before the step, as by a norm of its own"
+    return Finding(summary, "RF216", step, f"times {shown}")
+
+
+def _left(rank: RankTrace, step: int) -> BackwardGradients | None:
+    return next((event for event in rank.of(BackwardGradients) if event.step == step), None)
+
+
+def _is_mean(ours: Sequence[BackwardGradients], whole: BackwardGradients) -> bool:
+    """Return whether the mean of the ranks' gradients is another gradient: so is that of their projections."""
+    for *own, expected in zip(*(event.gradients for event in ours), whole.gradients):
+        known = [one for one in own if one is not None]
+        if expected is None or len(known) < len(own):
+            if expected is not None or known:
+                return False
+            continue
+        mean = sum(one[1] for one in known) / len(known)
+        if abs(mean - expected[1]) > SAME * max(expected[0], *(one[0] for one in known)):
+            return False
+    return True
 
 
 def hidden_by_clipping(runs: Runs, steps: Sequence[int]) -> Finding | None:

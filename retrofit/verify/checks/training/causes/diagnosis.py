@@ -20,11 +20,12 @@ from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import BatchSelection, SimilarityProduct, UncontrolledDraw, ValidCount
 
-from .clipped import clipping_fault
+from .clipped import changed_before_step, clipping_fault
 from .weighted_mean import counts_by_losses
 
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
 IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weights after the same step
+MEANS = {"mean", "sum"}  # over the samples, from which the loss may be linear
 CLOSE = 1e-3  # a factor that is meant to be the number of processes
 
 
@@ -142,7 +143,7 @@ def _from_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
 
 
 def _from_clipping(runs: Runs, quantity: str, step: int) -> Finding | None:
-    return None if quantity == LOSS else clipping_fault(runs, step)
+    return None if quantity == LOSS else clipping_fault(runs, step) or changed_before_step(runs, step)
 
 
 def _is_close(ratio: float | None, expected: float) -> bool:
@@ -168,7 +169,8 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
     pairs = Finding("the loss compares the samples of a batch, and each rank has its share of them only", "RF303")
     if _has_pairs(many, step) and not (is_between and uneven):
         return pairs
-    selections = sorted({event.op for rank in many.ranks for event in rank.of(BatchSelection) if event.step == step})
+    found = {event.op for rank in many.ranks for event in rank.of(BatchSelection) if event.step == step}
+    selections = sorted(found - MEANS)
     if selections and not uneven:
         name = first_few(selections)
         return Finding(
@@ -189,6 +191,9 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
         return Finding(f"{message}: so weighted, the ranks' losses give that of one process", "RF302")
     if not is_between:
         return pairs
+    if found:
+        message = f"the loss is not linear in what it makes of all samples of a batch together ({first_few(found)} over"
+        return Finding(f"{message} them), and each rank has its share of them", "RF309")
     return Finding("the loss of one process lies between those of the ranks, and is not their mean")
 
 
