@@ -416,6 +416,36 @@ def test_what_clipping_hides_is_named(norms, cause, words):
     assert words in verdict.summary
 
 
+def averaged_too_early(runs):
+    """FSDP: each rank holds shards of the weights, which cannot differ between ranks."""
+    for number in range(4):
+        for rank in (0, 1):
+            insert(runs["many"], [rank], OptimizerStep, BackwardCall(0.0), number)
+    for event in events_of(runs["many"], OptimizerStep):
+        spoil(event, gradients=[[9.0, 9.0] for _ in event.gradients])
+
+
+def own_buffers(runs):
+    """A codebook that each rank has drawn for itself, and that is not sent."""
+    pairs_in_batch_unseen(runs)
+    for event in events_of(runs["many"], OptimizerStep, [1]):
+        spoil(event, buffers={name: [9.0, 9.0] for name in event.buffers})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause", "words"),
+    [
+        (averaged_too_early, "RF202", "averaged before the last of 2 backward calls"),
+        (own_buffers, "RF401", "the ranks compute with other values of buffers"),
+    ],
+)
+def test_what_no_rank_disagrees_on_has_a_cause(spoil, cause, words):
+    runs = sound_runs()
+    spoil(runs)
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "gradients")
+    assert verdict.cause == cause and words in verdict.summary
+
+
 def left(runs, alone, ranks, factors=(None, None), is_sharded=False):
     """Say what the backward before the first step leaves of two parameters' gradients, by norm and projection."""
     for name, rows in {"reference": [(alone, 1.0)], "many": zip(ranks, factors)}.items():

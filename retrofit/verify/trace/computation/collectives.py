@@ -17,7 +17,7 @@ from retrofit.verify.trace.after_import import after_import
 from retrofit.verify.trace.events import CollectiveCall, GroupJoin, Record, UnevenInputs
 
 # Of these the first argument is what a rank receives; how much it gives is the same on every rank.
-_GIVES_SECOND = ("gather",)
+_GIVES_SECOND = ("gather", "reduce_scatter")
 
 
 def install_groups(record: Record) -> None:

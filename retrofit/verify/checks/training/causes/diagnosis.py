@@ -18,9 +18,11 @@ from retrofit.verify.checks.training.differences import (
 from retrofit.verify.checks.training.learning_rate import SAME, lr_fault
 from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.evidence import Run, Runs, relative_difference
-from retrofit.verify.trace.events import BatchSelection, SimilarityProduct, UncontrolledDraw, ValidCount
+from retrofit.verify.trace.events import BatchSelection, OptimizerFound, SimilarityProduct, UncontrolledDraw, ValidCount
 
+from .averaging import ENOUGH
 from .clipped import changed_before_step, clipping_fault
+from .traffic import traffic
 from .weighted_mean import counts_by_losses
 
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
@@ -46,6 +48,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or _from_earlier(runs, quantity, step, tolerance, coupled)
         or _from_rate(runs, quantity, step)
         or _from_scale(runs, step)
+        or _from_averaging(runs, quantity, step)
         or _from_clipping(runs, quantity, step)
         or _from_buffers(runs, step, tolerance)
         or _from_batch_composition(runs, step, tolerance, coupled)
@@ -142,6 +145,20 @@ def _from_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
     return None
 
 
+def _from_averaging(runs: Runs, quantity: str, step: int) -> Finding | None:
+    """Return RF202 where a step's gradients are averaged before its last backward, whose own are left out.
+
+    Ranks that hold shards of the weights (FSDP) agree nevertheless.
+    """
+    main = runs["many"].main
+    if quantity == LOSS or len(main.of(OptimizerFound)) > 1:
+        return None
+    part = traffic(main)[step]
+    if part.backwards < 2 or not part.reduced_last < ENOUGH * part.needed <= part.reduced:
+        return None
+    return Finding(f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202")
+
+
 def _from_clipping(runs: Runs, quantity: str, step: int) -> Finding | None:
     return None if quantity == LOSS else clipping_fault(runs, step) or changed_before_step(runs, step)
 
@@ -189,12 +206,21 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
     if share is not None:
         message = f"each rank averages over its own elements, of which rank 0 has {share[0]} of {share[1]}"
         return Finding(f"{message}: so weighted, the ranks' losses give that of one process", "RF302")
+    own = _own_buffers(many, step)
+    if own:
+        return Finding(f"the ranks compute with other values of buffers: {first_few(own)}", "RF401")
     if not is_between:
         return pairs
     if found:
         message = f"the loss is not linear in what it makes of all samples of a batch together ({first_few(found)} over"
         return Finding(f"{message} them), and each rank has its share of them", "RF309")
     return Finding("the loss of one process lies between those of the ranks, and is not their mean")
+
+
+def _own_buffers(many: Run, step: int) -> list[str]:
+    """Return the buffers of the model that are not the same on all ranks in a step."""
+    first, *others = (rank.steps[step].buffers for rank in many.ranks)
+    return [name for name, buffer in first.items() if any(str(other.get(name)) != str(buffer) for other in others)]
 
 
 def _valid_counts(many: Run, step: int) -> list[float]:
