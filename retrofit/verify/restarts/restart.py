@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrofit.verify.checks.checkpoint.continued_steps import drawn_samples
-from retrofit.verify.checks.checkpoint.first_epoch import state_of, steps_of_first_epoch, when_saved
+from retrofit.verify.checks.checkpoint.first_epoch import starts_elsewhere, steps_of_first_epoch
 from retrofit.verify.checks.processes.errors import first_failure
-from retrofit.verify.checks.training.differences import tensors_differ
 from retrofit.verify.evidence import Run
 from retrofit.verify.trace.events import FileLoad, FileSave, InitialWeights, ParserUse
 
@@ -102,10 +101,7 @@ def loads(many: Run, run: Run, restart: Restart) -> bool:
 
 
 def _has_weights(many: Run, run: Run) -> bool:
-    reached, loaded = when_saved(many, run), state_of(run.main.of(InitialWeights))
-    return bool(loaded) and not any(
-        opt in reached and tensors_differ(event, reached[opt], SAME) for opt, event in loaded.items()
-    )
+    return bool(run.main.of(InitialWeights)) and not starts_elsewhere(many, run, 0, SAME)
 
 
 def _draws_what_follows(many: Run, run: Run, restart: Restart) -> bool:

@@ -425,7 +425,18 @@ class OptimizerStep(Event):
     dtype: str  # of the first parameter; "none" without parameters
 
 
-Weights = Union[InitialWeights, OptimizerStep]
+@dataclass(frozen=True)
+class WeightsBeforeStep(Event):
+    """The parameters of an optimizer before a step, where they are others than after its last one."""
+
+    optimizer: int  # number in this process
+    number: int  # of the step in this process, over all optimizers
+    parameters: list[Fingerprint]
+    parameter_hash: str
+    parameter_hashes: list[str]
+
+
+Weights = Union[InitialWeights, OptimizerStep, WeightsBeforeStep]
 
 
 @dataclass(frozen=True)

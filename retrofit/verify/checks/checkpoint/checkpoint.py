@@ -15,7 +15,7 @@ from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.events import FileSave, InitialWeights, Keys
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .first_epoch import state_of, when_saved
+from .first_epoch import starts_elsewhere, state_of
 from .own_restart import fails_as_before
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
@@ -109,12 +109,8 @@ def _reload_fault(many: Run, run: Run, tolerance: float) -> Finding | None:
     failure = first_failure(run)
     if not run.finished and failure is not None:
         return Finding(f"{label} failed", cause_of(failure, run), value=failure.sentence)
-    reached, loaded = when_saved(many, run), state_of(run.main.of(InitialWeights))
-    common = [opt for opt in loaded if opt in reached]
-    started = state_of(many.main.of(InitialWeights))
-    for opt in common:
-        if not tensors_differ(loaded[opt], reached[opt], tolerance):
-            continue
+    started, loaded = state_of(many.main.of(InitialWeights)), state_of(run.main.of(InitialWeights))
+    for opt in starts_elsewhere(many, run, 0, tolerance):
         if opt in started and not tensors_differ(loaded[opt], started[opt], tolerance):
             return Finding(f"{label} starts from the initial weights: the checkpoint was not loaded", "RF507")
         return Finding(f"{label} starts from other weights than the training had when it was saved", "RF507")

@@ -11,7 +11,7 @@ from retrofit.verify.checks.training.learning_rate import SAME
 from retrofit.verify.evidence import RankTrace, Run, flat, relative_difference
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 
-from .first_epoch import first_epoch_is_cut, state_of, when_saved
+from .first_epoch import first_epoch_is_cut, starts_elsewhere, state_of
 
 ANOTHER_LOSS = "the loss is another one with the same samples"
 OTHER_SAMPLES = "other samples follow: the position in the data, or the epoch's order, was not restored"
@@ -88,13 +88,11 @@ def _is_one_order(drawn: list[list[object]], again: list[list[object]]) -> bool:
 
 def _start_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding | None:
     """Return the first rank that starts from other weights than were saved."""
-    reached, started = when_saved(many, resumed), state_of(many.main.of(InitialWeights))
+    started = state_of(many.main.of(InitialWeights))
     for number, rank in enumerate(resumed.ranks):
-        on = f", on rank {number}" if number else ""
-        for opt, event in state_of(rank.of(InitialWeights)).items():
-            if opt not in reached or not tensors_differ(event, reached[opt], tolerance):
-                continue
-            if opt in started and not tensors_differ(event, started[opt], tolerance):
+        on, own = f", on rank {number}" if number else "", state_of(rank.of(InitialWeights))
+        for opt in starts_elsewhere(many, resumed, number, tolerance):
+            if opt in started and not tensors_differ(own[opt], started[opt], tolerance):
                 return Finding(f"the resumed script starts from the initial weights{on}", "RF507", done)
             return Finding(f"the resumed script starts from other weights than were saved{on}", "RF507", done)
     return None

@@ -23,6 +23,7 @@ from retrofit.verify.trace.events import (
     OptimizerStep,
     ParametersAdded,
     Record,
+    WeightsBeforeStep,
 )
 from retrofit.verify.trace.recorder import Recorder, own_errors_recorded
 from retrofit.verify.trace.runtime import batch_weight
@@ -55,6 +56,7 @@ class StepTrace:
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
         self._left = GradientsLeft()
+        self._norms: dict[int, list[float]] = {}  # of the parameters of an optimizer, after its last step
 
     def install(self) -> None:
         self._left.install()
@@ -96,6 +98,7 @@ class StepTrace:
                 self.optimizers.append(optimizer)
                 self._describe(optimizer)
             self._describe_added(optimizer)
+            self._describe_changed(optimizer)
             if self.on_gradient is not None:
                 for parameter in self._parameters(optimizer):
                     if parameter.grad is not None:
@@ -131,12 +134,19 @@ class StepTrace:
             names = self.models.names_of([given[place] for place in added], first=added[0])
             self.recorder.record(ParametersAdded(number, names))
 
+    def _describe_changed(self, optimizer: Any) -> None:
+        """Record parameters that something else than the optimizer has changed: a clamp, an average in a forward."""
+        number, parameters = self._number_of(optimizer), self._parameters(optimizer)
+        if number in self._norms and _norms(parameters) != self._norms[number]:
+            self.recorder.record(WeightsBeforeStep(number, self.recorder.step, *_of_parameters(parameters)))
+
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._is_empty(optimizer):
             return
         number = self._number_of(optimizer)
         with own_errors_recorded(), untraced(), torch.no_grad():
             self.recorder.record(self._finished_step(optimizer, number))
+            self._norms[number] = _norms(self._parameters(optimizer))
         self.recorder.step += 1
         self._losses = []
         self.loaders.mark_step(number)
@@ -246,6 +256,12 @@ def _of_gradient(parameter: torch.Tensor) -> Fingerprint | None:
         return None
     gradient = whole(parameter.grad)
     return norm_and_projection(gradient.to_dense() if gradient.is_sparse else gradient)
+
+
+def _norms(parameters: list[torch.Tensor]) -> list[float]:
+    """Return the norm of each parameter, of those that are no shards: it is cheap, and tells whether they change."""
+    own = [one for one in parameters if one.is_floating_point() and not hasattr(one, "full_tensor")]
+    return [float(norm) for norm in torch._foreach_norm(own)] if own else []
 
 
 def _of_parameters(parameters: list[torch.Tensor]) -> tuple[list[Fingerprint], str, list[str]]:

@@ -1,0 +1,87 @@
+"""`retrofit verify` on weights that the script changes itself between two optimizer steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verify_command import judge
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+SCRIPT = """\
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.head = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(4, 1)
+        self.key.load_state_dict(self.query.state_dict())
+        self.key.requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for q, k in zip(self.query.parameters(), self.key.parameters()):
+                k.data = 0.9 * k.data + 0.1 * q.data
+            target = self.key(x)
+        found = self.query(x)
+        return self.head(found) + (found - target).pow(2).mean(1, keepdim=True)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=8)
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+if world > 1:
+    dist.init_process_group("gloo")
+torch.manual_seed(3)
+data = TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
+net, first_epoch = Net(), 0
+model = DistributedDataParallel(net, broadcast_buffers=False) if world > 1 else net
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+sampler = DistributedSampler(data) if world > 1 else None
+loader = DataLoader(data, args.batch_size, sampler=sampler, shuffle=sampler is None)
+if args.resume:
+    state = torch.load(args.resume, map_location="cpu")
+    net.load_state_dict(state["net"], strict=False)
+    first_epoch = state["epoch"]
+for epoch in range(first_epoch, 2):
+    if sampler is not None:
+        sampler.set_epoch(epoch)
+    else:
+        torch.manual_seed(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).pow(2).mean().backward()
+        optimizer.step()
+        for p in net.head.parameters():
+            p.data.clamp_(-0.05, 0.05)
+    if rank == 0:
+        torch.save({"net": net.state_dict(), "epoch": epoch + 1}, "last.pt")
+"""
+
+
+def test_weights_that_are_clamped_and_averaged_between_steps_are_resumed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+    assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
+    assert status == 0
+    checks = {verdict["check"]: verdict["status"] for verdict in report["verdicts"]}
+    assert checks["resume"] == checks["checkpoint"] == "PASS"
+
+
+def test_averaged_weights_that_are_not_saved_are_found(tmp_path: Path) -> None:
+    saved = '{k: v for k, v in net.state_dict().items() if "key" not in k}'
+    (tmp_path / "train.py").write_text(SCRIPT.replace('"net": net.state_dict()', f'"net": {saved}'))
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+    resume = next(verdict for verdict in report["verdicts"] if verdict["check"] == "resume")
+    assert status == 1 and resume["status"] == "FAIL" and resume["cause"] == "RF507"
