@@ -59,6 +59,7 @@ if __name__ == "__main__":
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--num-gpus", type=int, default=torch.cuda.device_count())
     parser.add_argument("--world-size", type=int, default=1)
+    parser.add_argument("--local_rank", type=int, default=-1)
     args = parser.parse_args()
     NUMBER = args.num_gpus
     with open("parent.txt", "w") as file:

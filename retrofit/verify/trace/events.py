@@ -431,9 +431,9 @@ class WeightsBeforeStep(Event):
 
     optimizer: int  # number in this process
     number: int  # of the step in this process, over all optimizers
-    parameters: list[Fingerprint]
-    parameter_hash: str
-    parameter_hashes: list[str]
+    parameters: list[Fingerprint]  # in the order of OptimizerFound.names
+    parameter_hash: str  # of the bits of all parameters
+    parameter_hashes: list[str]  # of the bits of each
 
 
 Weights = Union[InitialWeights, OptimizerStep, WeightsBeforeStep]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs
-from retrofit.verify.trace.events import LOCAL_RANK, GroupJoin, ParserUse
+from retrofit.verify.trace.events import LOCAL_RANK, GroupJoin, ParserUse, SpawnCall
 from retrofit.verify.verdict import Verdict, not_applicable, passed
 
 
@@ -18,7 +18,8 @@ def launch(runs: Runs, options: CheckOptions) -> Verdict:
     many = runs["many"]
     parsers = _parsers(runs)
     groups = [event for rank in many.ranks for event in rank.of(GroupJoin)]
-    fault = _flag_fault(parsers) or _port_fault(groups) or _group_fault(many, groups)
+    is_launched = many.main.first(SpawnCall) is None
+    fault = (_flag_fault(parsers) if is_launched else None) or _port_fault(groups) or _group_fault(many, groups)
     if fault is not None:
         return fail_with(check, title, fault)
     if not groups:

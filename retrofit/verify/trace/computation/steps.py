@@ -259,7 +259,7 @@ def _of_gradient(parameter: torch.Tensor) -> Fingerprint | None:
 
 
 def _norms(parameters: list[torch.Tensor]) -> list[float]:
-    """Return the norm of each parameter, of those that are no shards: it is cheap, and tells whether they change."""
+    """Return the norm of each parameter that is not sharded: it is cheap, and tells whether one changes."""
     own = [one for one in parameters if one.is_floating_point() and not hasattr(one, "full_tensor")]
     return [float(norm) for norm in torch._foreach_norm(own)] if own else []
 
