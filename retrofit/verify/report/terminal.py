@@ -54,8 +54,9 @@ def print_report(report: Report, causes: Mapping[str, Rule], console: Console | 
     """
     console = console or Console()
     width = min(console.width, MAX_WIDTH)
-    others = [verdict for status in (PASS, ACCEPTED) for verdict in _with(status, report)]
-    without = _with(NOT_APPLICABLE, report)
+    noted = [verdict for verdict in _with(NOT_APPLICABLE, report) if verdict.note]
+    without = [verdict for verdict in _with(NOT_APPLICABLE, report) if not verdict.note]
+    others = [*_with(PASS, report), *_with(ACCEPTED, report), *noted]
     if others or without:
         console.print(_table(others, without, console.encoding), width=width)
         console.print()
@@ -83,7 +84,7 @@ def _with(status: str, report: Report) -> list[Verdict]:
 
 
 def _table(verdicts: Iterable[Verdict], without: Sequence[Verdict], encoding: str) -> Table:
-    """Return the checks that passed or were accepted, and in one line those that had nothing to judge."""
+    """Return the checks that have something to say, and in one line those that had nothing to judge."""
     table = _grid(show_header=True)
     table.columns[0].header, table.columns[1].header = "status", "check"
     table.columns[1].ratio = 2

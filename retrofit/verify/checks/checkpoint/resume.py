@@ -53,7 +53,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     own = [fault for fault in faults if not shows_original(runs, options) or kind_of(fault) not in known]
     if faults and not own:
         summary = f"not restored by the script before the change either, on one process: {kind_of(faults[0])}"
-        return not_applicable(check, title, summary)
+        return not_applicable(check, title, summary, note="the script does the same on one process")
     if own:
         return fail_with(check, title, _noted(own, known))
     steps = min(resumed.num_steps, many.num_steps - done)

@@ -14,6 +14,7 @@ from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
     Event,
+    IterationEnd,
     IterationStart,
     LoggedScalar,
     OptimizerStep,
@@ -61,11 +62,18 @@ def values_after_evaluations(rank: RankTrace, leaves_out: re.Pattern[str] = OF_T
     return found
 
 
-def training_values_after_evaluations(rank: RankTrace) -> dict[str, list[Value]]:
-    """Return those of these numbers that are of the training."""
-    of_both = values_after_evaluations(rank, OF_RATE)
-    others = values_after_evaluations(rank)
-    return {name: values for name, values in of_both.items() if name not in others}
+def summaries_of_epochs(rank: RankTrace) -> dict[str, list[Value]]:
+    """Return the numbers given out between two epochs alone, without those that are compared after evaluations."""
+    found: dict[str, list[Value]] = {}
+    elsewhere = set(values_after_evaluations(rank))
+    between = {place for start, end in _between_epochs(rank) for place in range(start, end)}
+    for place, event in enumerate(rank.events):
+        for value in _values_of(event, OF_RATE):
+            if place in between:
+                found.setdefault(value.name, []).append(value)
+            else:
+                elsewhere.add(value.name)
+    return {name: values for name, values in found.items() if name not in elsewhere}
 
 
 def all_values(rank: RankTrace) -> dict[str, list[Value]]:
@@ -103,6 +111,23 @@ def _gaps(rank: RankTrace) -> Iterator[tuple[int, int]]:
         end = next((i for i in range(start, len(rank.events)) if _is_training(rank.events[i], passes)), None)
         covered = len(rank.events) if end is None else end
         yield start, covered
+
+
+def _between_epochs(rank: RankTrace) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the trace from the end of one epoch's training to the start of the next."""
+    passes = {one.begin.iteration: one for one in rank.iterations}
+    start, is_over = 0, False  # after what was trained last, and whether a pass has come to its end since
+    for place, event in enumerate(rank.events):
+        if isinstance(event, IterationEnd):
+            if (event.is_exhausted or event.is_capped) and event.iteration in passes and passes[event.iteration].train:
+                start, is_over = place + 1, True
+        elif _is_training(event, passes):
+            if is_over and isinstance(event, IterationStart):
+                yield start, place
+                is_over = False
+            start = place + 1
+    if is_over:
+        yield start, len(rank.events)
 
 
 def _is_training(event: Event, passes: dict[int, Iteration]) -> bool:

@@ -10,7 +10,7 @@ from retrofit.verify.checks.training.differences import PARAMETERS, first_apart,
 from retrofit.verify.evidence import RankTrace, Runs
 from retrofit.verify.trace.events import BackwardCall
 
-from .printed_numbers import Value, all_values, training_values_after_evaluations
+from .printed_numbers import Value, all_values, summaries_of_epochs
 
 FEW = 2  # values of one name: one alone is such a multiple by chance
 Pair = tuple[Value, Value]
@@ -36,11 +36,11 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
             return _finding(name, f"{factor:g} times the figure of one process is given out", pairs[0], many.world_size)
     if options.lists_own_figures:
         return None
-    ours, theirs = (training_values_after_evaluations(run.main) for run in (many, reference))
+    ours, theirs = (summaries_of_epochs(run.main) for run in (many, reference))
     for name, pairs in _pairs(ours, theirs, last_step):
         wrong = [pair for pair in pairs if not pair[0].equals(pair[1]) and not _is_last_loss(many.main, pair[0])]
         if wrong:
-            text = "a figure of the whole training is given out that is of rank 0's share only, or averaged otherwise"
+            text = "a figure of a whole epoch is given out that is of rank 0's share only, or averaged otherwise"
             return _finding(name, text, wrong[0], many.world_size)
     return None
 

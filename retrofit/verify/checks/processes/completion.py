@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from retrofit.verify.checks.checkpoint.own_restart import ON_ONE_PROCESS, fails_as_before, fails_on_one_process
 from retrofit.verify.checks.finding import LABELS, Finding, fail_with
@@ -30,7 +31,7 @@ def completes(runs: Runs, options: CheckOptions) -> Verdict:
     fault = _original_fault(runs) or _fault_of_both(runs) or fault_of(broken[0], runs)
     others = [LABELS[run.name] for run in broken[1:]]
     note = "; ".join(part for part in (fault.note, f"failed too: {', '.join(others)}" if others else None) if part)
-    return fail_with(check, title, Finding(fault.summary, fault.cause, fault.step, fault.value, note or None))
+    return fail_with(check, title, replace(fault, note=note or None))
 
 
 def _original_fault(runs: Runs) -> Finding | None:
@@ -38,7 +39,7 @@ def _original_fault(runs: Runs) -> Finding | None:
     if original is None or original.finished:
         return None
     fault = fault_of(original, runs)
-    return Finding(fault.summary, "RF001", fault.step, fault.value)
+    return replace(fault, cause="RF001", note=None)
 
 
 def _fault_of_both(runs: Runs) -> Finding | None:
@@ -50,7 +51,7 @@ def _fault_of_both(runs: Runs) -> Finding | None:
     if single is None or several is None or single.type != several.type:
         return None
     fault = fault_of(one, runs)
-    return Finding(fault.summary, "RF001", fault.step, fault.value)
+    return replace(fault, cause="RF001", note=None)
 
 
 def fault_of(run: Run, runs: Runs) -> Finding:
@@ -61,7 +62,8 @@ def fault_of(run: Run, runs: Runs) -> Finding:
     if failure is not None:
         on = f" on rank {failure.rank}" if run.world_size > 1 else ""
         note = ON_ONE_PROCESS if fails_on_one_process(runs, run) else _precision_note(run, runs, failure)
-        return Finding(f"{label} failed{on}", cause_of(failure, run), step, failure.sentence, note)
+        summary = f"{label} failed{on} with {failure.headline}"
+        return Finding(summary, cause_of(failure, run), step, failure.sentence, note, place=failure.where)
     together = collectives_fault(run)
     if together is not None:
         verb = "hangs" if run.hung else "failed"

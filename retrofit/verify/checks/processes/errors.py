@@ -34,6 +34,7 @@ MISSING_OBJECT_TYPES = {"AttributeError", "NameError", "TypeError", "UnboundLoca
 PRECISION = re.compile(
     r"\b(double|float|half|scalar type|dtype)\b.*\b(double|float|half|float64|float32)\b", re.IGNORECASE
 )
+HEADLINE = 140  # characters of an error in the first line of a fault
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class Failure:
     text: str  # everything that was said about it
     in_setup: bool  # before the first optimizer step
     on_ranks: frozenset[int] = frozenset()  # the ranks with an error of their own
+
+    @property
+    def headline(self) -> str:
+        """The error in a few words."""
+        lines = self.message.strip().splitlines()
+        first = lines[0].rstrip(":") if lines else ""
+        shown = first if len(first) <= HEADLINE else first[:HEADLINE].rsplit(" ", 1)[0] + " ..."
+        return f"{self.type}: {shown}" if shown else self.type
 
     @property
     def sentence(self) -> str:
@@ -141,6 +150,7 @@ def _is_prefix(failure: Failure, run: Run) -> bool:
 
 
 _SIGNS: tuple[tuple[str, Callable[[Failure, Run], bool]], ...] = (
+    ("RF201", _says("ran in training outside model(...)")),  # the runtime's
     ("RF204", _says("Expected to have finished reduction", "took no part in the last loss")),
     ("RF205", _says("modified by an inplace operation")),
     ("RF207", _is_wrapper_attribute),

@@ -13,6 +13,7 @@ from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .ranks_agree import rates_by_rank
+from .schedules import schedule_fault
 
 SAME = 1e-12  # relative: both compute it with the same Python floats
 Place = tuple[int, int, int]  # epoch, optimizer, how many-th step of both
@@ -30,7 +31,7 @@ def lr(runs: Runs, options: CheckOptions) -> Verdict:
     if not compared:
         run = many if not many.main.steps else one
         return not_applicable(check, title, why_not(run, "no optimizer step was recorded"))
-    fault = lr_fault(runs)
+    fault = lr_fault(runs) or schedule_fault(many, one)
     if fault is not None and fault.undecided:
         return not_applicable(check, title, fault.summary)
     if fault is not None:
