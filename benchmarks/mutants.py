@@ -8,12 +8,14 @@
   python benchmarks/mutants.py --list                            how many there are, nothing is run
 
 The scripts are those of benchmarks/mutation/subjects/ (plain torch), of tests/verify/projects/ (the runtime), the
-golden projects of tests/convert/ after their conversion, and those of --folder (NAME/train.py with NAME in
-arguments.json). Each mutation operator (benchmarks/mutation/) is applied at each place where it can be; a mutant whose
-script fails on one process, too, is left out. Mutants that train as before are listed by
-hand with the reason in benchmarks/mutation/equivalent.json. A mutant is caught with exit status 1; its cause is right
-when a failed check names one of the operator's codes. Before the mutants each sound script is judged itself; what fails
-there does not count in its mutants.
+golden projects of tests/convert/ after their conversion (with the script before it as --original), and those of
+--folder (NAME/train.py with NAME in arguments.json). Each mutation operator (benchmarks/mutation/) is applied at each
+place where it can be. Left out: a mutant whose script fails on one process, too; one whose line no run of `verify`
+comes to; and those that train as before, which are listed by hand with the reason in benchmarks/mutation/equivalent.json.
+A mutant is caught with exit status 1; its cause is right when a failed check names one of the operator's codes. It is
+said where the report has a line for it after a PASS (a figure of rank 0's share in a script of the runtime); that does
+not count as caught. Before the mutants each sound script is judged itself; what fails there does not count in its
+mutants.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from mutation import OPERATORS, mutations
+from mutation.reach import marked
 from tqdm import tqdm
 from verify_runs import verified
 
@@ -44,12 +47,14 @@ from convert.shape_cases import SHAPE_CASES  # noqa: E402
 from forked_python import ForkedPython  # noqa: E402
 
 OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
-SOUND, CAUGHT, OTHER_CAUSE, MISSED, EQUIVALENT, NOT_RUN = (
+SOUND, CAUGHT, OTHER_CAUSE, SAID, MISSED, EQUIVALENT, NOT_REACHED, NOT_RUN = (
     "sound",
     "right cause",
     "caught",
+    "said",
     "MISSED",
     "equivalent",
+    "not reached",
     "not run",
 )
 
@@ -131,9 +136,11 @@ def subjects_in(work: Path, folder: Path | None) -> Iterator[Subject]:
         yield Subject(f"runtime_{name}", ROOT / "tests" / "verify" / "projects" / name, [])
     for case in [*SHAPE_CASES, *FEATURE_CASES]:
         if not case.refused:
+            original = copy_case(case, work / "before" / case.name)
             place = copy_case(case, work / case.name)
             convert(place, case.entry)
-            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry)
+            options = ["--original", str(original / case.entry)]
+            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry, options)
     if folder is not None:
         for name, content in json.loads((folder / "arguments.json").read_text()).items():
             yield Subject(name, folder / name, content["arguments"], options=content["options"])
@@ -157,7 +164,8 @@ def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]
     status, report = run(subject, {}, args.time_limit)
     outcome = "FALSE ALARM" if status == 1 else report.get("status", f"exit status {status}")
     row = {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome}
-    return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report), "failed": failed_in(report)}
+    own = {"own_figures": len(report.get("own_figures", ()))}
+    return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report), "failed": failed_in(report), **own}
 
 
 def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -168,11 +176,28 @@ def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict
     if fails_alone(report):
         outcome = NOT_RUN
     elif status != 1 or not failed:
-        outcome = MISSED
+        outcome = not_caught(mutant, report, done, args)
     else:
         outcome = CAUGHT if not causes or any(cause in causes for _, cause in failed) else OTHER_CAUSE
     row = {"key": mutant.key, "subject": mutant.subject.name, "operator": mutant.operator, "outcome": outcome}
     return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report)}
+
+
+def not_caught(
+    mutant: Mutant, report: dict[str, Any], done: dict[str, dict[str, Any]], args: argparse.Namespace
+) -> str:
+    if len(report.get("own_figures", ())) > done[f"{mutant.subject.name} {SOUND}"].get("own_figures", 0):
+        return SAID
+    return MISSED if is_reached(mutant, args) else NOT_REACHED
+
+
+def is_reached(mutant: Mutant, args: argparse.Namespace) -> bool:
+    """Return whether a run of the sound script comes to the line that was changed."""
+    with tempfile.TemporaryDirectory() as temporary, tokenize.open(mutant.subject.folder / mutant.file) as file:
+        mark, text = Path(temporary, "mark"), file.read()
+        with_mark = marked(text, mutant.line, mark)
+        run(mutant.subject, {mutant.file: with_mark.encode(file.encoding)}, args.time_limit)
+        return mark.exists() or with_mark == text
 
 
 def failed_in(report: dict[str, Any]) -> list[list[str]]:
@@ -234,7 +259,10 @@ def table(rows: Any) -> str:
             continue
         outcome = EQUIVALENT if row["key"] in reasons and row["outcome"] == MISSED else row["outcome"]
         counts.setdefault(row["operator"], Counter())[outcome] += 1
-    lines = ["| Mistake | Made | Caught | Right cause | Missed | Train as before |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| Mistake | Made | Caught | Right cause | Said after a PASS | Missed | Train as before | Not reached |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name in [name for name in OPERATORS if name in counts]:
         lines.append(f"| {OPERATORS[name].title} (`{name}`) | {_cells(counts[name])} |")
     everything = sum(counts.values(), Counter())
@@ -244,8 +272,9 @@ def table(rows: Any) -> str:
 
 def _cells(count: Counter[str]) -> str:
     caught = count[CAUGHT] + count[OTHER_CAUSE]
-    made = caught + count[MISSED]
-    shown = [made, f"{caught} ({caught / made:.1%})" if made else "0", count[CAUGHT], count[MISSED], count[EQUIVALENT]]
+    made = caught + count[SAID] + count[MISSED]
+    share = f"{caught} ({caught / made:.1%})" if made else "0"
+    shown = [made, share, *(count[one] for one in (CAUGHT, SAID, MISSED, EQUIVALENT, NOT_REACHED))]
     return " | ".join(map(str, shown))
 
 

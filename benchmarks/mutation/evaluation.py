@@ -75,7 +75,7 @@ def best_by_own_value(source: Source) -> Iterator[Mutation]:
             continue
         own = source.segment(test.left)
         if isinstance(test.left, (ast.Name, ast.Attribute)) and "best" in source.segment(test) and "best" not in own:
-            yield source.replaced(test.left, f"({own} * (1 + 1e-3 * {RANK}))")
+            yield source.with_lines(statement, before=[f"{own} = {own} * (1 + 1e-3 * {RANK})"])
 
 
 OPERATORS = {

@@ -124,7 +124,7 @@ OPERATORS = {
     averaged_twice: ("RF301",),
     gradient_reduction_missing: ("RF201", "RF209", "RF211"),
     gradient_division_missing: ("RF301",),
-    step_on_one_rank: ("RF201", "RF405", "RF401", "RF402"),
+    step_on_one_rank: ("RF201", "RF209", "RF405", "RF401", "RF402"),
     step_by_own_value: ("RF405", "RF401", "RF402"),
     clipped_before_averaging: ("RF202", "RF302"),
     no_sync_shifted: ("RF202", "RF201"),

@@ -122,7 +122,7 @@ OPERATORS = {
     weights_drawn_after_wrapping: ("RF108", "RF201"),
     unfrozen_after_wrapping: ("RF201", "RF211"),
     parameter_left_out: ("RF201", "RF211"),
-    sync_switched_off: ("RF201", "RF202"),
+    sync_switched_off: ("RF201", "RF202", "RF211"),
     batchnorm_not_synchronised: ("RF206",),
     broadcast_missing: ("RF108", "RF201", "RF209", "RF509", "RF402"),
     weights_by_rank: ("RF108", "RF201"),

@@ -49,22 +49,23 @@ def lr_fault(runs: Runs) -> Finding | None:
         return by_rank
     ours, theirs = _rates(many.main), _rates(one.main)
     places = many.main.step_places
-    ratios: list[float] = []
+    ratios: dict[tuple[int, int], list[float]] = {}  # by optimizer and group
     first: int | None = None
     for step, place in enumerate(places):
-        for a, b in zip(ours[place], theirs.get(place, [])):
+        for group, (a, b) in enumerate(zip(ours[place], theirs.get(place, []))):
             if a == b == 0:
                 continue
-            ratios.append(a / b if b else float("inf"))
+            ratios.setdefault((place[1], group), []).append(a / b if b else float("inf"))
             if first is None and relative_difference(a, b) > SAME:
                 first = step
     if first is None or _follows_results(runs, ours):
         return None
     value = _shown(many, first, ours[places[first]], theirs[places[first]])
-    is_from_start = first == 0 and relative_difference(ratios[0], 1.0) > SAME
-    is_constant = all(relative_difference(ratio, ratios[0]) <= 1e-9 for ratio in ratios)
-    if is_from_start and is_constant:
-        return Finding(f"every learning rate is {ratios[0]:g} times that of one process", "RF304", first, value)
+    if all(relative_difference(ratio, of_group[0]) <= 1e-9 for of_group in ratios.values() for ratio in of_group):
+        factors = {of_group[0] for of_group in ratios.values()}
+        factor = next(one for one in factors if relative_difference(one, 1.0) > SAME)
+        which = "every learning rate" if len(ratios) == 1 or len(factors) == 1 else "the learning rate of an optimizer"
+        return Finding(f"{which} is {factor:g} times that of one process", "RF304", first, value)
     apart = _steps_apart(runs)
     if apart is not None:
         return Finding(apart, undecided=True)
