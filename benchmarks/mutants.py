@@ -11,8 +11,8 @@ The scripts are those of benchmarks/mutation/subjects/ (plain torch), of tests/v
 golden projects of tests/convert/ after their conversion (with the script before it as --original), and those of
 --folder (NAME/train.py with NAME in arguments.json). Each mutation operator (benchmarks/mutation/) is applied at each
 place where it can be. Left out: a mutant whose script fails on one process, too; one whose line no run of `verify`
-comes to; and those that train as before, which are listed by hand with the reason in benchmarks/mutation/equivalent.json.
-A mutant is caught with exit status 1; its cause is right when a failed check names one of the operator's codes. It is
+comes to; and those that train as before, listed by hand with the reason in benchmarks/mutation/equivalent.json. A
+mutant is caught with exit status 1; its cause is right when a failed check names one of the operator's codes. It is
 said where the report has a line for it after a PASS (a figure of rank 0's share in a script of the runtime); that does
 not count as caught. Before the mutants each sound script is judged itself; what fails there does not count in its
 mutants.
@@ -165,7 +165,13 @@ def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]
     outcome = "FALSE ALARM" if status == 1 else report.get("status", f"exit status {status}")
     row = {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome}
     own = {"own_figures": len(report.get("own_figures", ()))}
-    return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report), "failed": failed_in(report), **own}
+    return {
+        **row,
+        "seconds": round(report.get("seconds", 0), 1),
+        "said": said_by(report),
+        "failed": failed_in(report),
+        **own,
+    }
 
 
 def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
