@@ -157,7 +157,12 @@ if rank != "alone" or {alone}:
     open("here_" + rank, "w").close()
     time.sleep(600)
 """
-ENDINGS = [("alone", signal.SIGKILL), ("alone", signal.SIGTERM), ("1", signal.SIGKILL), ("1", signal.SIGINT)]
+ENDINGS = [
+    pytest.param("alone", signal.SIGKILL, marks=pytest.mark.slow),
+    ("alone", signal.SIGTERM),
+    ("1", signal.SIGKILL),
+    pytest.param("1", signal.SIGINT, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("rank", "number"), ENDINGS)
