@@ -47,6 +47,7 @@ from convert.shape_cases import SHAPE_CASES  # noqa: E402
 from forked_python import ForkedPython  # noqa: E402
 
 OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
+BEFORE = "before_the_conversion"  # folder in a project
 SOUND, CAUGHT, OTHER_CAUSE, SAID, MISSED, EQUIVALENT, NOT_REACHED, NOT_RUN = (
     "sound",
     "right cause",
@@ -68,6 +69,7 @@ class Subject:
     arguments: list[str]  # of the script
     entry: str = "train.py"
     options: list[str] = field(default_factory=list)  # of verify
+    before: Path | None = None  # the project before its conversion
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ def subjects_in(work: Path, folder: Path | None) -> Iterator[Subject]:
             original = copy_case(case, work / "before" / case.name)
             place = copy_case(case, work / case.name)
             convert(place, case.entry)
-            options = ["--original", str(original / case.entry)]
-            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry, options)
+            options = ["--original", f"{BEFORE}/{case.entry}"]
+            yield Subject(f"converted_{case.name}", place, case.arguments, case.entry, options, original)
     if folder is not None:
         for name, content in json.loads((folder / "arguments.json").read_text()).items():
             yield Subject(name, folder / name, content["arguments"], options=content["options"])
@@ -228,6 +230,8 @@ def run(subject: Subject, changed: dict[str, bytes], time_limit: float) -> tuple
         shutil.copytree(subject.folder, project, ignore=shutil.ignore_patterns("__pycache__"))
         for name, data in changed.items():
             (project / name).write_bytes(data)
+        if subject.before is not None:
+            shutil.copytree(subject.before, project / BEFORE)
 
     options = ["--hang-after", "8", *subject.options, subject.entry, "--", *subject.arguments]
     status, report, error = verified(make, options, time_limit)

@@ -34,8 +34,18 @@ def verdict_of(runs):
     ("name", "rank", "values", "words"),
     [
         ("many", 1, {"last_epoch": 0}, "last_epoch of StepLR 0: 1 on rank 0, 0 on rank 1"),
-        ("one", 0, {"step_size": 15}, "step_size of StepLR 0: 30 with 2 processes, 15 with 1"),
-        ("one", 0, {"milestones/0": 50}, "milestones/0 of StepLR 0: 100 with 2 processes, 50 with 1"),
+        (
+            "one",
+            0,
+            {"step_size": 15},
+            "StepLR 0: last_epoch 1, step_size 30 with 2 processes, last_epoch 1, step_size 15 with 1",
+        ),
+        (
+            "one",
+            0,
+            {"milestones/0": 50},
+            "StepLR 0: last_epoch 1, milestones/0 100 with 2 processes, last_epoch 1, milestones/0 50 with 1",
+        ),
     ],
 )
 def test_schedules_apart_are_found(name, rank, values, words):
@@ -50,6 +60,19 @@ def test_schedules_that_are_the_same_but_for_rounding_and_results_pass(values):
     runs = runs_with(last_epoch=1, step_size=30, num_bad_epochs=1, total=0.1)
     on_rank(runs, "one", 0, **values)
     assert verdict_of(runs).status == PASS
+
+
+def test_a_schedule_that_is_stepped_more_often_and_as_much_longer_passes():
+    """Accelerate steps a schedule once for each process, and its length is given in steps of one process."""
+    runs = runs_with(last_epoch=2, T_max=80)
+    on_rank(runs, "one", 0, last_epoch=1, T_max=40)
+    assert verdict_of(runs).status == PASS
+
+
+def test_a_schedule_that_is_stepped_more_often_and_not_longer_is_found():
+    runs = runs_with(last_epoch=2, T_max=40)
+    on_rank(runs, "one", 0, last_epoch=1)
+    assert verdict_of(runs).status == "FAIL"
 
 
 def test_schedules_of_runs_with_other_numbers_of_steps_are_not_compared():

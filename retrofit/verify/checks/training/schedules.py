@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.evidence import RankTrace, Run
-from retrofit.verify.trace.events import StateBeforeStep, Values
+from retrofit.verify.trace.events import StateBeforeStep
 
+STANDS = "last_epoch"  # of a scheduler: how often it was stepped
+LENGTHS = ("T_0", "T_max", "milestones/", "step_size", "total_iters", "total_steps")
 FACTOR = 1.5  # lengths that are less far apart may come from the rounding of a number of batches
-FOLLOWS_RESULTS = {"num_bad_epochs", "cooldown_counter", "best"}  # of ReduceLROnPlateau
 
 
 def schedule_fault(many: Run, one: Run) -> Finding | None:
-    """Return a schedule that stands elsewhere on another rank, or is another one than on one process."""
+    """Return a schedule that stands elsewhere on another rank, or whose length is not that of one process.
+
+    A library may step a schedule several times at once: its length and where it stands are compared together.
+    """
     ours = _states(many.main)
     for rank in many.ranks[1:]:
-        for name, key, a, b in _apart(ours, _states(rank), 1.0):
-            value = f"{key} of {name}: {a} on rank 0, {b} on rank {rank.rank}"
-            return Finding("a learning rate schedule is not stepped alike on all ranks", "RF305", None, value)
+        for name, values in _states(rank).items():
+            a, b = ours.get(name, {}).get(STANDS), values[STANDS]
+            if a is not None and a != b:
+                value = f"{STANDS} of {name}: {a} on rank 0, {b} on rank {rank.rank}"
+                return Finding("a learning rate schedule is not stepped alike on all ranks", "RF305", None, value)
     if len(many.main.steps) != len(one.main.steps):
         return None
-    for name, key, a, b in _apart(ours, _states(one.main), FACTOR):
-        value = f"{key} of {name}: {a} with {many.world_size} processes, {b} with 1"
-        return Finding("a learning rate schedule is another one than on one process", "RF305", None, value)
+    for name, values in _states(one.main).items():
+        key = _other_length(ours.get(name, {}), values)
+        if key is not None:
+            several, single = (f"{STANDS} {state[STANDS]}, {key} {state[key]}" for state in (ours[name], values))
+            value = f"{name}: {several} with {many.world_size} processes, {single} with 1"
+            return Finding("a learning rate schedule is another one than on one process", "RF305", None, value)
     return None
 
 
-def _states(rank: RankTrace) -> dict[str, Values]:
-    """Return what each scheduler held before the last optimizer step, by its name."""
-    return {event.name: event.values for event in rank.of(StateBeforeStep) if "last_epoch" in event.values}
+def _states(rank: RankTrace) -> dict[str, dict[str, float]]:
+    """Return the numbers that each scheduler held before the last optimizer step, by its name."""
+    return {
+        event.name: {key: value for key, value in event.values.items() if isinstance(value, (int, float))}
+        for event in rank.of(StateBeforeStep)
+        if isinstance(event.values.get(STANDS), int)
+    }
 
 
-def _apart(ours: dict[str, Values], theirs: dict[str, Values], factor: float) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the whole numbers of common schedulers that are not the same, or further apart than `factor`."""
-    for name, values in ours.items():
-        for key, a in values.items():
-            b = theirs.get(name, {}).get(key)
-            if key in FOLLOWS_RESULTS or not isinstance(a, int) or not isinstance(b, int) or a == b:
-                continue
-            low, high = sorted((abs(a), abs(b)))
-            if factor == 1.0 or high >= factor * max(low, 1):
-                yield name, key, a, b
+def _other_length(ours: dict[str, float], theirs: dict[str, float]) -> str | None:
+    """Return a length that a schedule of several processes has, and that is another part of the way than on one."""
+    if STANDS not in ours or bool(ours[STANDS]) is not bool(theirs[STANDS]):
+        return None
+    factor = ours[STANDS] / theirs[STANDS] if theirs[STANDS] else 1.0
+    for key, a in ours.items():
+        b = theirs.get(key)
+        if key.startswith(LENGTHS) and a and b and not 1 / FACTOR < a / b / factor < FACTOR:
+            return key
+    return None

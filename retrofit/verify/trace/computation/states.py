@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -97,6 +98,8 @@ def _public_numbers(made: Any) -> Values:
 def _add_numbers(found: Values, name: str, value: Any) -> None:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
+    if isinstance(value, Counter):  # the milestones of a schedule
+        value = sorted(value.elements())
     if isinstance(value, (bool, int, float)):
         found[name] = value
     elif isinstance(value, (list, tuple)) and len(value) <= MOST_NUMBERS:
