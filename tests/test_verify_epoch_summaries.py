@@ -55,6 +55,6 @@ def test_what_is_printed_in_the_loop_and_after_it_is_none():
     assert names_in(*epoch, *epoch) == []
 
 
-def test_loaders_that_are_left_after_a_batch_are_no_epochs():
+def test_a_loader_that_is_left_after_a_batch_ends_no_epoch():
     step = ("start", "drawn", "abandoned", "train", "batch")
     assert names_in(*step, *step) == []

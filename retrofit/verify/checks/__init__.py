@@ -29,8 +29,8 @@ from retrofit.verify.checks.training.batchnorm import batchnorm
 from retrofit.verify.checks.training.communication import communication
 from retrofit.verify.checks.training.decisions import decisions
 from retrofit.verify.checks.training.determinism import determinism
-from retrofit.verify.checks.training.learning_rate import lr
 from retrofit.verify.checks.training.ranks_agree import ranks_agree
+from retrofit.verify.checks.training.rates.learning_rate import lr
 from retrofit.verify.checks.training.steps import gradients, initial_state, loss, parameters
 from retrofit.verify.evidence import Runs
 from retrofit.verify.trace.events import StateBeforeStep, TraceError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.checks.training.differences import tensors_differ
-from retrofit.verify.checks.training.learning_rate import SAME
+from retrofit.verify.checks.training.rates.learning_rate import SAME
 from retrofit.verify.evidence import RankTrace, Run, flat, relative_difference
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep
 

@@ -15,8 +15,8 @@ from retrofit.verify.checks.training.differences import (
     rank_losses,
     reference_loss,
 )
-from retrofit.verify.checks.training.learning_rate import SAME, lr_fault
 from retrofit.verify.checks.training.ranks_agree import disagreement
+from retrofit.verify.checks.training.rates.learning_rate import SAME, lr_fault
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import BatchSelection, OptimizerFound, SimilarityProduct, UncontrolledDraw, ValidCount
 

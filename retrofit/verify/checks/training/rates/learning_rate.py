@@ -9,10 +9,10 @@ from retrofit.verify.checks.data.global_batch import global_batch_fault
 from retrofit.verify.checks.data.shards import shards_fault
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.training.ranks_agree import rates_by_rank
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .ranks_agree import rates_by_rank
 from .schedules import schedule_fault
 
 SAME = 1e-12  # relative: both compute it with the same Python floats

@@ -1,0 +1,1 @@
+"""Learning rates and their schedules against those of one process."""
