@@ -76,6 +76,31 @@ def noisy_step(order=None):
         return loss.item(), [parameter.grad for parameter in model.parameters()], events.of(UncontrolledDraw)
 
 
+PADDED = {
+    "dropout of an attention": lambda length: F.dropout(torch.ones(6, 2, length, length), 0.5),
+    "noise for tokens": lambda length: torch.rand(6, length, 7),
+    "tokens first": lambda length: torch.randn(length, 6, 40).transpose(0, 1),
+    "all tokens in one dimension": lambda length: F.dropout(torch.ones(6 * length, 40), 0.5).view(6, length, 40),
+    "in place": lambda length: torch.zeros(6, 2, length, length).normal_(0, 0.1),
+    "around means": lambda length: torch.normal(torch.ones(6, 3, length, length), torch.ones(length)),
+    "of probabilities": lambda length: torch.bernoulli(torch.full((6, 3, length, length), 0.5)),
+}
+
+
+@pytest.mark.parametrize("form", PADDED)
+def test_what_is_drawn_for_a_place_does_not_depend_on_the_padding(controlled, form):
+    drawn = {}
+    for length in (9, 33, 150):
+        torch.manual_seed(1)
+        drawn[length] = PADDED[form](length)
+    for length in (9, 33):
+        whole = drawn[150]
+        for dim, size in enumerate(drawn[length].shape):
+            whole = whole.narrow(dim, 0, size)
+        assert torch.equal(whole, drawn[length])
+    assert drawn[150].flatten(1).std(1).min() > 0 and not torch.equal(drawn[150][0], drawn[150][1])
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_noisy_network_trains_the_same_on_one_process_and_on_several(ranks, world_size):
     loss, gradients, uncontrolled = noisy_step()

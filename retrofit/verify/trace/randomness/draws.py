@@ -15,6 +15,7 @@ from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.events import Record, RowDraw, UncontrolledDraw
 
+from .blocks import Block, blocks_of, cut_to
 from .layout import JOINS, VIEWS, Place, RowLayout
 from .streams import drawing, hash_state, stream_key
 
@@ -165,8 +166,9 @@ class RowDraws:
     ) -> None:
         rows = self.rows()
         for row, seed in enumerate(rows):
-            generator.manual_seed(mix_seed(seed, keys[row]))
-            _draw_row(func, args, kwargs, result, place, row, len(rows))
+            for block in blocks_of(_shape_of_row(func, result, place)):
+                generator.manual_seed(mix_seed(seed, keys[row], *(start for start, _, _ in block if start)))
+                _draw_row(func, args, kwargs, result, place, block, (row, len(rows)))
 
     def _note(self, name: str, stream: str, state: Callable[[], str | None]) -> None:
         """Record where numbers for rows are drawn, and from what, the first time."""
@@ -202,26 +204,42 @@ class RowDraws:
             self._record(UncontrolledDraw(name, list(shape), where))
 
 
-def _draw_row(func: Any, args: tuple, kwargs: dict, result: Any, place: Place, row: int, num_rows: int) -> None:
-    """Draw one row again, into contiguous memory (the order of draws follows the strides), and put it in its place."""
+def _shape_of_row(func: Any, result: Any, place: Place) -> list[int]:
+    """Return the shape of what is drawn for one row; with ones for dimensions that are drawn in one piece."""
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    if func._schema.name.split("::")[1] in _LAST_IS_ONE_DRAW:
+        return [1] * first.dim()
+    return [place.num_entries if dim == place.dim else length for dim, length in enumerate(first.shape)]
+
+
+def _draw_row(
+    func: Any, args: tuple, kwargs: dict, result: Any, place: Place, block: Block, row: tuple[int, int]
+) -> None:
+    """Draw a block of a row again, into contiguous memory (the order of draws follows the strides), and put it there.
+
+    `row`: its number, and how many there are.
+    """
     results = list(result) if isinstance(result, (tuple, list)) else [result]
-    num_dims, size = results[0].dim(), results[0].shape[place.dim]
-    index = place.entries_of(row, num_rows, results[0].device)
+    shape = results[0].shape
+    start, stop, _ = block[place.dim]
+    index = place.entries_of(*row, results[0].device)[start : stop if stop > 1 else None]
     written: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def part(argument: Any, value: Any) -> Any:
         if argument.name == "size":
-            return [place.num_entries if dim == place.dim else length for dim, length in enumerate(value)]
+            own = [place.num_entries if dim == place.dim else length for dim, length in enumerate(value)]
+            return [drawn if stop > 1 else length for length, (_, stop, drawn) in zip(own, block)]
         if not isinstance(value, torch.Tensor):
             return value
-        dim = place.dim - (num_dims - value.dim())  # broadcasting aligns at the end
-        if dim < 0 or value.shape[dim] != size:
-            return value
-        own = value.index_select(dim, index).contiguous()
+        first = len(shape) - value.dim()  # broadcasting aligns at the end
+        has_rows = place.dim >= first and value.shape[place.dim - first] == shape[place.dim]
+        cut = value.index_select(place.dim - first, index) if has_rows else value
+        dims = [dim for dim in range(first, len(shape)) if value.shape[dim - first] == shape[dim]]
+        cut = cut_to(cut, block, {dim: dim - first for dim in dims if has_rows or dim != place.dim}, place.dim)
         is_written = argument.alias_info is not None and argument.alias_info.is_write
-        if is_written or argument.name == "noise":  # of RReLU: older torch does not say that it is written
-            written.append((value, own))
-        return own
+        if has_rows and (is_written or argument.name == "noise"):  # of RReLU: older torch does not say it is written
+            written.append((value, cut))
+        return cut
 
     named = {argument.name: argument for argument in func._schema.arguments}
     own_args = [part(argument, value) for argument, value in zip(func._schema.arguments, args)]
@@ -231,7 +249,12 @@ def _draw_row(func: Any, args: tuple, kwargs: dict, result: Any, place: Place, r
     in_place = [own for _, own in written]
     written += [(whole, own) for whole, own in zip(results, drawn) if not any(own is other for other in in_place)]
     for whole, own in written:
-        whole.index_copy_(place.dim, index, own)
+        into = whole
+        for dim, (begin, end, _) in enumerate(block):
+            if end > 1:
+                own = own.narrow(dim, 0, end - begin)
+                into = into if dim == place.dim else into.narrow(dim, begin, end - begin)
+        into.index_copy_(place.dim, index, own)
 
 
 def _is_active(func: Any, args: tuple, kwargs: dict) -> bool:
