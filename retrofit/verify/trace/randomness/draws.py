@@ -15,8 +15,7 @@ from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.events import Record, RowDraw, UncontrolledDraw
 
-from .blocks import Block, blocks_of, cut_to
-from .layout import JOINS, VIEWS, Place, RowLayout
+from .layout import JOINS, VIEWS, Block, Place, RowLayout, blocks_of, cut_to
 from .streams import drawing, hash_state, stream_key
 
 Run = Callable[[tuple, dict], Any]
