@@ -10,6 +10,7 @@ from verify_command import judge
 from verify_evidence import change, cut, failures, order_of_epoch, redraw, run_of, sound_runs
 
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.checkpoint.resume import other_number_of_steps
 from retrofit.verify.trace.events import DecisionInput, EpochOrder, IterationStart
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -252,3 +253,12 @@ def test_an_order_that_begins_again_on_one_process_too_is_judged_by_the_original
     assert (
         "not restored by the script before the change either" if has_original else "the same on one process"
     ) in said
+
+
+@pytest.mark.parametrize(("epochs", "words"), [((0, 1), "4 steps with 2 processes, 2 with 1"), ((1,), None)])
+def test_more_steps_than_one_process_makes_after_its_resume_are_found(epochs: tuple[int, ...], words: str) -> None:
+    runs = sound_runs()
+    runs["alone"], runs["alone_resumed"] = run_of("alone"), run_of("alone_resumed", epochs=(1,))
+    runs["resumed"] = run_of("resumed", 2, epochs=epochs)
+    fault = other_number_of_steps(runs, done=2)
+    assert (fault and fault.value) == words

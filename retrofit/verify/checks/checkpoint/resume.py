@@ -52,6 +52,9 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     known: set[str] = _kinds_on_one_process(runs, options) if faults else set()
     own = [fault for fault in faults if not shows_original(runs, options) or kind_of(fault) not in known]
     if faults and not own:
+        other_number = other_number_of_steps(runs, done)
+        if other_number is not None:
+            return fail_with(check, title, other_number)
         summary = f"not restored by the script before the change either, on one process: {kind_of(faults[0])}"
         return not_applicable(check, title, summary, note="the script does the same on one process")
     if own:
@@ -93,6 +96,19 @@ def _kinds_on_one_process(runs: Runs, options: CheckOptions) -> set[str]:
     done = steps_saved(alone, continued) or 0
     kinds = kinds_of_faults(alone, continued, done, tolerance_of(alone, options))
     return kinds | {kind_of(fault) for fault in state_faults(alone, continued, done, alone)}
+
+
+def other_number_of_steps(runs: Runs, done: int) -> Finding | None:
+    """Return that more or fewer steps follow than on one process, where both trainings came to their end."""
+    names = ("many", "resumed", "alone", "alone_resumed")
+    if not_made(runs, *names) or not all(runs[name].finished for name in names):
+        return None
+    many, resumed, alone, continued = (runs[name] for name in names)
+    if many.num_steps != alone.num_steps or resumed.num_steps == continued.num_steps:
+        return None
+    value = f"{count(resumed.num_steps, 'step')} with {many.world_size} processes, {continued.num_steps} with 1"
+    summary = "another number of steps follows than on one process: the number of the epoch was not restored"
+    return Finding(summary, "RF507", done, value)
 
 
 def _noted(faults: list[Finding], known: set[str]) -> Finding:
