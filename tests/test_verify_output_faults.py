@@ -477,3 +477,20 @@ def test_uneven_batches_of_a_stream_are_found_in_an_epoch_before_the_last():
         remove(many, EpochOrder, iteration=number)
     remove(many, BatchDrawn, [1], iteration=0, number=1)
     assert collectives.uneven_batches(many) == "the ranks have 2, 1 training batches in epoch 0"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "cause"),
+    [
+        ("test accuracy: 3/6 (50%)", "test accuracy: 5/6 (83%)", "RF401"),
+        ("3 correct", "5 correct", None),  # the words before a number say what it is
+        ("correct 3 of 3", "correct 6 of 6", "RF401"),
+        ("top-1 accuracy 83", "top-1 accuracy 84", None),  # it may be rounded
+        ("evaluated 3 samples in 3 batches", "evaluated 6 samples in 6 batches", None),
+    ],
+)
+def test_whole_numbers_are_compared_where_they_are_figures(ours, theirs, cause):
+    runs = sound_runs()
+    for name, text in (("many", ours), ("reference", theirs)):
+        insert(runs[name], [0], LoggedScalar, OutputLine(text=text, stream="stdout"))
+    assert failures(run_checks(runs)).get("metrics") == cause

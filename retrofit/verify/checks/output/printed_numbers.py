@@ -27,6 +27,9 @@ NUMBER = re.compile(
 )
 OF_TRAINING = re.compile(r"train|\blr\b|learning.rate", re.IGNORECASE)
 OF_RATE = re.compile(r"\blr\b|learning.rate", re.IGNORECASE)
+# A whole number may be an epoch or a size; after these words it is a figure of the model: "Accuracy: 812/1000".
+COUNTED = re.compile(rf"{OF_THE_MODEL.pattern}|(correct|right|wrong|hits|misses|matches)\W*$", re.IGNORECASE)
+OF_A_WHOLE_NUMBER = 1.0  # it may be rounded
 RELATIVE = 1e-6
 
 
@@ -86,7 +89,9 @@ def all_values(rank: RankTrace) -> dict[str, list[Value]]:
 
 
 def half_of_last_digit(text: str) -> float:
-    """Return half a unit of the last digit of a printed number."""
+    """Return half a unit of the last digit of a printed number; 0 where it has no digits (nan, inf)."""
+    if text.strip("+-").lower() in ("nan", "inf"):
+        return 0.0
     mantissa, _, exponent = text.lower().partition("e")
     return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
 
@@ -144,10 +149,14 @@ def _values_of(event: Event, leaves_out: re.Pattern[str] = OF_TRAINING) -> Itera
         name, numbers = skeleton(event.text)
         is_of_run = bool(OF_THE_RUN.search(event.text))
         for position, (words, text) in enumerate(numbers, 1):
-            if not _is_decimal(text) or leaves_out.search(words) or (is_of_run and not OF_THE_MODEL.search(words)):
+            if (
+                not (_is_decimal(text) or COUNTED.search(words))
+                or leaves_out.search(words)
+                or (is_of_run and not OF_THE_MODEL.search(words))
+            ):
                 continue
             key = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
-            rounding = half_of_last_digit(text) if "." in text else 0.0
+            rounding = half_of_last_digit(text) if _is_decimal(text) else OF_A_WHOLE_NUMBER
             yield Value(key, float(text), text, rounding, event.step, _label(words, position), event.where)
 
 
