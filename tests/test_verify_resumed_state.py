@@ -11,7 +11,7 @@ from verify_evidence import change, cut, failures, order_of_epoch, redraw, run_o
 
 from retrofit.verify.checks import run_checks
 from retrofit.verify.checks.checkpoint.resume import other_number_of_steps
-from retrofit.verify.trace.events import DecisionInput, EpochOrder, IterationStart
+from retrofit.verify.trace.events import DecisionInput, EpochOrder, IterationStart, OptimizerStep
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
@@ -262,3 +262,16 @@ def test_more_steps_than_one_process_makes_after_its_resume_are_found(epochs: tu
     runs["resumed"] = run_of("resumed", 2, epochs=epochs)
     fault = other_number_of_steps(runs, done=2)
     assert (fault and fault.value) == words
+
+
+def test_ranks_that_part_after_a_resume_are_found_whatever_the_script_before_the_change_forgets() -> None:
+    runs = sound_runs()
+    runs["alone"], runs["alone_resumed"] = run_of("alone"), run_of("alone_resumed", epochs=(1,))
+    runs["alone_resumed"].steps_before = runs["resumed"].steps_before
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0)[rank::2])
+    change(runs["alone_resumed"], EpochOrder, having={"iteration": 0}, batches=[order_of_epoch(0)])
+    hashes = ["weight of rank 1", "bias of rank 1"]
+    change(runs["resumed"], OptimizerStep, [1], parameter_hash="of rank 1", parameter_hashes=hashes)
+    (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "resume"]
+    assert (verdict.status, verdict.cause) == ("FAIL", "RF507")
+    assert verdict.summary.startswith("the ranks hold different weights after the resume")

@@ -52,9 +52,9 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     known: set[str] = _kinds_on_one_process(runs, options) if faults else set()
     own = [fault for fault in faults if not shows_original(runs, options) or kind_of(fault) not in known]
     if faults and not own:
-        other_number = other_number_of_steps(runs, done)
-        if other_number is not None:
-            return fail_with(check, title, other_number)
+        other = _ranks_apart(resumed, done) or other_number_of_steps(runs, done)
+        if other is not None:
+            return fail_with(check, title, other)
         summary = f"not restored by the script before the change either, on one process: {kind_of(faults[0])}"
         return not_applicable(check, title, summary, note="the script does the same on one process")
     if own:
@@ -96,6 +96,15 @@ def _kinds_on_one_process(runs: Runs, options: CheckOptions) -> set[str]:
     done = steps_saved(alone, continued) or 0
     kinds = kinds_of_faults(alone, continued, done, tolerance_of(alone, options))
     return kinds | {kind_of(fault) for fault in state_faults(alone, continued, done, alone)}
+
+
+def _ranks_apart(resumed: Run, done: int) -> Finding | None:
+    """Return that the ranks do not hold the same weights after the resume, as they do before it."""
+    apart = disagreement(resumed)
+    if apart is None:
+        return None
+    summary = "the ranks hold different weights after the resume: something was restored on some of them only"
+    return Finding(summary, "RF507", done + (apart.step or 0), apart.value)
 
 
 def other_number_of_steps(runs: Runs, done: int) -> Finding | None:
