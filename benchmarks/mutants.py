@@ -5,6 +5,7 @@
   python benchmarks/mutants.py --operators drop_set_epoch        those of one operator
   python benchmarks/mutants.py --every 5                         each fifth of them
   python benchmarks/mutants.py --results FILE --summary          the table of what FILE holds, nothing is run
+  python benchmarks/mutants.py --results FILE --write            the same, written to docs/bugs.md
   python benchmarks/mutants.py --list                            how many there are, nothing is run
 
 The scripts are those of benchmarks/mutation/subjects/ (plain torch), of tests/verify/projects/ (the runtime), the
@@ -46,6 +47,14 @@ from convert.golden_projects import convert, copy_case  # noqa: E402
 from convert.shape_cases import SHAPE_CASES  # noqa: E402
 from forked_python import ForkedPython  # noqa: E402
 
+PAGE = ROOT / "docs" / "bugs.md"
+HEADING = "## Mistakes made on purpose in sound scripts"
+SECTION = """\
+Written by `python benchmarks/mutants.py --results FILE --write`: each mistake is made at places of sound scripts
+(plain torch, the runtime's, and converted projects with the script before the conversion as `--original`), and verify
+is run on it. Said after a PASS: a figure of rank 0's share in a script of the runtime, which the report names with its
+line. Mistakes that train as before are listed with the reason in `benchmarks/mutation/equivalent.json`; not reached
+are lines to which no run comes with the arguments of the script."""
 OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
 BEFORE = "before_the_conversion"  # folder in a project
 SOUND, CAUGHT, OTHER_CAUSE, SAID, MISSED, EQUIVALENT, NOT_REACHED, NOT_RUN = (
@@ -89,8 +98,10 @@ class Mutant:
 def main() -> int:
     args = parse_arguments()
     done = results_of(args.results)
-    if args.summary:
+    if args.summary or args.write:
         print(table(done.values()))
+        if args.write:
+            write_section(table(done.values()))
         return 0
     with tempfile.TemporaryDirectory(prefix="mutants_") as temporary, ForkedPython() as python, python.in_place():
         subjects = [one for one in subjects_in(Path(temporary), args.folder) if not args.only or one.name in args.only]
@@ -124,7 +135,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each run (default: 60)")
     parser.add_argument("--list", action="store_true", help="count the mutants, run nothing")
     parser.add_argument("--summary", action="store_true", help="print the table of --results, run nothing")
+    parser.add_argument("--write", action="store_true", help="write this table to docs/bugs.md, run nothing")
     return parser.parse_args()
+
+
+def write_section(text: str) -> None:
+    """Replace the last section of the page of bugs, that on mutants."""
+    before = PAGE.read_text(encoding="utf-8").partition(HEADING)[0].rstrip()
+    PAGE.write_text(f"{before}\n\n{HEADING}\n\n{SECTION}\n\n{text}\n", encoding="utf-8")
 
 
 # --- what is mutated

@@ -28,6 +28,7 @@ from bugs.bug import SHORT  # noqa: E402
 from bugs.catalogue import BUGS, SOUND, Bug, copy_project, seed_bug  # noqa: E402
 
 OUTPUT = ROOT / "docs" / "bugs.md"
+MUTANTS = "## Mistakes made on purpose"  # a section that benchmarks/mutants.py writes
 # The reference project synchronises BatchNorm on demand, and only the converted script knows how.
 OPTIONS = {"reference": ["--converted-args=--sync_bn"]}
 
@@ -50,7 +51,8 @@ def main() -> int:
                 tqdm.write(f"FALSE ALARM {name}: {case['found']}")
             sound.append((name, case))
     if not args.only:
-        OUTPUT.write_text(page(rows, sound), encoding="utf-8")
+        on_mutants = OUTPUT.read_text(encoding="utf-8").partition(MUTANTS)
+        OUTPUT.write_text(f"{page(rows, sound)}\n{''.join(on_mutants[1:])}".rstrip() + "\n", encoding="utf-8")
     return int(any(not row["caught"] for _, row in rows) or any(case["found"] for _, case in sound))
 
 
