@@ -460,8 +460,10 @@ def left(runs, alone, ranks, factors=(None, None), is_sharded=False):
         ({"alone": (1.0, 0.5), "ranks": [(0.5, 0.5), (1.5, 0.5)]}, "RF202"),  # each is changed before the mean
         ({"alone": (1.0, 0.5), "ranks": [(1.0, 0.5), (1.0, 0.5)]}, None),  # DDP has averaged them
         ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)]}, None),  # another gradient: of the loss
-        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.4)}, "RF216"),
-        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.3)}, None),
+        ({"alone": (1.0, 0.5), "ranks": [(1.0, 0.5), (1.0, 0.5)], "factors": (0.3, 0.4)}, "RF216"),
+        ({"alone": (1.0, 0.5), "ranks": [(1.0, 0.5), (1.0, 0.5)], "factors": (0.3, 0.3)}, None),
+        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.4)}, None),  # not averaged before
+        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.4), "is_sharded": True}, "RF216"),
         ({"alone": (1.0, 0.5), "ranks": [(0.5, 0.5), (1.5, 0.5)], "is_sharded": True}, None),
     ],
 )

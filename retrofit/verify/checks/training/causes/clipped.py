@@ -53,10 +53,16 @@ def changed_before_step(runs: Runs, step: int) -> Finding | None:
 
 
 def own_factors(run: Run, step: int) -> Finding | None:
-    """Return a fault where each rank multiplies its gradients by another number between the backward and a step."""
-    left = [_left(rank, step) for rank in run.ranks]
-    factors = [event.factor for event in left if event is not None and event.factor is not None]
+    """Return a fault where each rank multiplies its gradients by another number between the backward and a step.
+
+    Where gradients are not sharded, the ranks must have the same ones before: else it follows that norms differ.
+    """
+    found = [_left(rank, step) for rank in run.ranks]
+    left = [event for event in found if event is not None]
+    factors = [event.factor for event in left if event.factor is not None]
     if len(factors) < run.world_size or all(relative_difference(one, factors[0]) <= CLOSE for one in factors):
+        return None
+    if not any(event.is_sharded for event in left) and not all(_is_mean([event], left[0]) for event in left):
         return None
     shown = ", ".join(f"{factor:.6g} on rank {rank}" for rank, factor in enumerate(factors))
     summary = "each rank multiplies its gradients by a number of its own before the step, as by a norm of its own"
