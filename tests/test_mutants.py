@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import mutants
 from mutation import OPERATORS, mutations
+from mutation.reach import marked
 from mutation.source import Source
 
 from retrofit.rules.catalog import CATALOG
@@ -64,14 +65,21 @@ def test_an_edit_keeps_every_other_byte() -> None:
 
 
 def outcome(
-    monkeypatch: pytest.MonkeyPatch, status: int, failed: list[tuple[str, str]], alone: str = "finished"
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    failed: list[tuple[str, str]],
+    alone: str = "finished",
+    own_figures: int = 0,
+    is_reached: bool = True,
 ) -> str:
     verdicts = [{"status": "FAIL", "check": check, "cause": cause} for check, cause in failed]
     report = {"verdicts": verdicts, "runs": [{"name": "one", "status": alone}], "conclusion": "said"}
+    report["own_figures"] = ["the printed loss: 1 with 2 processes, 2 with 1"] * own_figures
     monkeypatch.setattr(mutants, "run", lambda *_: (status, report))
+    monkeypatch.setattr(mutants, "is_reached", lambda mutant, args: is_reached)
     subject = mutants.Subject("s", Path(), [])
     mutant = mutants.Mutant(subject, "drop_set_epoch", "train.py", 3, "set_epoch(1)", b"")
-    before = {"s sound": {"failed": [["metrics", "RF401"]]}}
+    before = {"s sound": {"failed": [["metrics", "RF401"]], "own_figures": 1}}
     return mutants.judged_mutant(mutant, argparse.Namespace(time_limit=1.0), before)["outcome"]
 
 
@@ -80,6 +88,9 @@ def test_what_is_said_of_a_mutant_is_judged(monkeypatch: pytest.MonkeyPatch) -> 
     assert outcome(monkeypatch, 1, [("loss", "RF301")]) == mutants.OTHER_CAUSE
     assert outcome(monkeypatch, 1, [("metrics", "RF401")]) == mutants.MISSED, "the sound script fails so, too"
     assert outcome(monkeypatch, 0, []) == mutants.MISSED
+    assert outcome(monkeypatch, 0, [], own_figures=1) == mutants.MISSED, "the sound script has that one, too"
+    assert outcome(monkeypatch, 0, [], own_figures=2) == mutants.SAID
+    assert outcome(monkeypatch, 0, [], is_reached=False) == mutants.NOT_REACHED
     assert outcome(monkeypatch, 1, [("completes", "RF001")], alone="failed (rank 0: 1)") == mutants.NOT_RUN
 
 
@@ -94,7 +105,7 @@ def test_the_table_counts_what_trains_as_before_apart(monkeypatch: pytest.Monkey
         {**row, "key": "s sound", "operator": mutants.SOUND, "outcome": "PASS"},
     ]
     text = mutants.table(rows)
-    assert "| **All** | 2 | 1 (50.0%) | 1 | 1 | 1 |" in text and "0 false alarms on 1 sound scripts" in text
+    assert "| **All** | 2 | 1 (50.0%) | 1 | 0 | 1 | 1 | 0 |" in text and "0 false alarms on 1 sound scripts" in text
 
 
 def test_a_mutant_is_judged_by_runs(forked_python: object) -> None:
@@ -110,3 +121,19 @@ def test_a_mutant_is_judged_by_runs(forked_python: object) -> None:
     assert done["stream_ema sound"]["outcome"] == "PASS"
     mutant = next(one for one in mutants.mutants_of(subject) if one.operator == "loss_times_ranks")
     assert mutants.judged_mutant(mutant, args, done)["outcome"] == mutants.CAUGHT
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (2, "def f(x):\n    open('M', 'w').close()\n    y = (x +\n         1)\n    return y\n"),
+        (3, "def f(x):\n    open('M', 'w').close()\n    y = (x +\n         1)\n    return y\n"),
+        (4, "def f(x):\n    y = (x +\n         1)\n    open('M', 'w').close()\n    return y\n"),
+    ],
+)
+def test_a_mark_is_made_before_the_statement_of_a_line(line: int, expected: str) -> None:
+    assert marked("def f(x):\n    y = (x +\n         1)\n    return y\n", line, Path("M")) == expected
+
+
+def test_a_statement_behind_another_on_its_line_has_no_mark() -> None:
+    assert marked("if x: y = 1\n", 1, Path("M")) in ("if x: y = 1\n", "open('M', 'w').close()\nif x: y = 1\n")

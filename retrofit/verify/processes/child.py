@@ -161,18 +161,19 @@ def _enter_project(
     # Spawned processes look for the main script there; it was set when the parent imported multiprocessing.
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     sys.argv = [script, *argv]
-    sys.path[:] = _import_path(os.path.abspath(folder), environ.get("PYTHONPATH", ""))
+    sys.path[:] = _import_path(os.path.abspath(folder), environ.get("PYTHONPATH", ""), project)
     # The project may carry its own copy of the kit, and that one is what trains there.
     for name in [name for name in sys.modules if name == "retrofit" or name.startswith("retrofit.")]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
 
-def _import_path(first: str, python_path: str) -> list[str]:
+def _import_path(first: str, python_path: str, project: str) -> list[str]:
     """Return the folder `first`, then what this interpreter searches, without a checkout of the kit.
 
     Next to the kit are modules with names such as `utils`, and Python would take them before a folder `utils` of the
-    project without `__init__.py`. Relative folders of PYTHONPATH are those of the copy in which the run happens.
+    project without `__init__.py`. Where the project is such a checkout itself, its modules are found last. Relative
+    folders of PYTHONPATH are those of the copy in which the run happens.
     """
     relative = [os.path.abspath(name) for name in python_path.split(os.pathsep) if name and not os.path.isabs(name)]
     inherited = import_path.before[:]
@@ -183,7 +184,8 @@ def _import_path(first: str, python_path: str) -> list[str]:
     if os.path.basename(kit) not in ("site-packages", "dist-packages"):
         inherited = [entry for entry in inherited if os.path.realpath(entry or ".") != kit]
         sys.meta_path.append(KitFinder(kit))
-    return [first, *relative, *inherited]
+    own = [project] if os.path.isfile(os.path.join(project, "retrofit", "__init__.py")) else []
+    return [first, *relative, *inherited, *own]
 
 
 class KitFinder(importlib.abc.MetaPathFinder):

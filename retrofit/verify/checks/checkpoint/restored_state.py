@@ -167,7 +167,10 @@ def _saves(rank: RankTrace, done: int) -> dict[Place, FileSave]:
 
 
 def _of_the_training(ours: FileSave, known: FileSave, arguments: set[str]) -> Values:
-    """Return the entries that say something of the training: no texts, times or options, and the witness's, too."""
+    """Return the entries that say something of the training, as the witness's do.
+
+    Those are no texts, times or options, and no counts that a class keeps to itself (`_step_count` of a scheduler).
+    """
     return {
         name: value
         for name, value in ours.values.items()
@@ -175,6 +178,7 @@ def _of_the_training(ours: FileSave, known: FileSave, arguments: set[str]) -> Va
         and not isinstance(value, str)
         and not OF_THE_RUN.search(name)
         and name.rpartition("/")[2] not in arguments
+        and not (name.rpartition("/")[2].startswith("_") and isinstance(value, int))
         and name in known.values
         and not _differ(value, known.values[name], REPRODUCED)
     }
