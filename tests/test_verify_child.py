@@ -86,6 +86,16 @@ def test_modules_next_to_the_kit_do_not_hide_the_project_s(driver, launch):
     assert log(run).split() == [str(names / "files.py")]
 
 
+def test_a_project_that_is_a_checkout_of_the_kit_finds_its_modules_from_a_subfolder(driver, launch):
+    run = launch("import beside; print(beside.__file__)")
+    project = Path(run["project"])
+    (project / "retrofit").mkdir()
+    for name in ("retrofit/__init__.py", "beside.py"):
+        (project / name).touch()
+    assert driver.run(run)["statuses"] == [0]
+    assert log(run).split() == [str(project / "beside.py")]
+
+
 def test_every_rank_gets_launcher_variables_and_none_of_the_caller(driver, launch):
     source = "import json, os; print(json.dumps(dict(os.environ)))"
     of_a_launcher = {"RANK": "7", "LOCAL_WORLD_SIZE": "9", "SLURM_PROCID": "3", "RETROFIT_BATCH": "global"}
