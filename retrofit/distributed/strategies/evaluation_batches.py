@@ -36,7 +36,7 @@ class EvaluationBatches:
 
     def __iter__(self) -> Iterator[Any]:
         with _even_forwards(self._model, self._number):
-            yield from islice(self._share, self._number or self._most)  # begins a share of none, too: collective
+            yield from islice(self._share, self._most)  # to its end, and begins a share of none, too: collective
 
 
 @contextmanager

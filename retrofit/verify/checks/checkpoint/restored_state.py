@@ -169,7 +169,7 @@ def _saves(rank: RankTrace, done: int) -> dict[Place, FileSave]:
 def _of_the_training(ours: FileSave, known: FileSave, arguments: set[str]) -> Values:
     """Return the entries that say something of the training, as the witness's do.
 
-    Those are no texts, times or options, and no counts that a class keeps to itself (`_step_count` of a scheduler).
+    Left out are texts, times, options, and counts that a class keeps to itself (`_step_count` of a scheduler).
     """
     return {
         name: value
