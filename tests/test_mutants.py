@@ -135,5 +135,5 @@ def test_a_mark_is_made_before_the_statement_of_a_line(line: int, expected: str)
     assert marked("def f(x):\n    y = (x +\n         1)\n    return y\n", line, Path("M")) == expected
 
 
-def test_a_statement_behind_another_on_its_line_has_no_mark() -> None:
+def test_a_statement_after_another_on_its_line_changes_nothing_else() -> None:
     assert marked("if x: y = 1\n", 1, Path("M")) in ("if x: y = 1\n", "open('M', 'w').close()\nif x: y = 1\n")
