@@ -1,4 +1,4 @@
-"""A learning rate schedule that stands elsewhere, or is longer, is found before its rates differ."""
+"""A learning rate schedule that is at another step, or is longer, is found before its rates differ."""
 
 from __future__ import annotations
 

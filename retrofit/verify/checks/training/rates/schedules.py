@@ -12,9 +12,9 @@ FACTOR = 1.5  # lengths that are less far apart may come from the rounding of a 
 
 
 def schedule_fault(many: Run, one: Run) -> Finding | None:
-    """Return a schedule that stands elsewhere on another rank, or whose length is not that of one process.
+    """Return a schedule that is at another step on another rank, or whose length is not that of one process.
 
-    A library may step a schedule several times at once: its length and where it stands are compared together.
+    A library may step a schedule several times at once: its length and its step are compared together.
     """
     ours = _states(many.main)
     for rank in many.ranks[1:]:
