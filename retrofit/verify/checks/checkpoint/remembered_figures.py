@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding
-from retrofit.verify.checks.training.decided_figures import SMALLEST, Key, decisions_of
-from retrofit.verify.evidence import RankTrace, Run, relative_difference
-from retrofit.verify.trace.events import DecisionInput
+from retrofit.verify.checks.training.decided_figures import SMALLEST, decisions_of
+from retrofit.verify.evidence import Run, relative_difference
 
-SAME = 1e-6  # relative, of what a resumed run computes as the other one did
-REPRODUCED = 1e-4  # relative: what rounding leaves between several processes and one
-Place = tuple[Key, int, int]  # a decision, the optimizer steps before it, and how many came before at that step
+from .figure_places import REPRODUCED, SAME, by_place
 
 
 def decided_faults(many: Run, resumed: Run, done: int, witness: Run) -> Iterator[Finding]:
@@ -19,10 +16,10 @@ def decided_faults(many: Run, resumed: Run, done: int, witness: Run) -> Iterator
 
     `witness`: what it has, too, is of the training, and not of a clock or of random numbers.
     """
-    known = _figures(witness.main, done)
+    known = by_place(decisions_of(witness.main), done)
     found: set[str] = set()
     for rank, (ours, theirs) in enumerate(zip(many.ranks, resumed.ranks)):
-        expected, again = _figures(ours, done), _figures(theirs, 0)
+        expected, again = by_place(decisions_of(ours), done), by_place(decisions_of(theirs), 0)
         for place in sorted(expected.keys() & again.keys() & known.keys(), key=lambda place: place[1:]):
             event, other = expected[place], again[place]
             values = dict(zip(other.names, other.values))
@@ -37,15 +34,3 @@ def decided_faults(many: Run, resumed: Run, done: int, witness: Run) -> Iterator
                 summary = f"{name!r}, by which `{event.text}` decides, is another one: it was not restored"
                 shown = f"{value:.10g} without the stop, {values[name]:.10g} after it"
                 yield Finding(f"{summary}, on rank {rank}", "RF507", done + place[1] - 1, shown, place=event.place)
-
-
-def _figures(rank: RankTrace, done: int) -> dict[Place, DecisionInput]:
-    """Return the decisions after `done` steps; the step of a place is counted from there."""
-    found: dict[Place, DecisionInput] = {}
-    for key, events in decisions_of(rank).items():
-        seen: dict[int, int] = {}
-        for event in events:
-            if event.step > done:
-                seen[event.step] = seen.get(event.step, -1) + 1
-                found[key, event.step - done, seen[event.step]] = event
-    return found

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from retrofit.verify.checks.finding import Finding
-from retrofit.verify.checks.output.printed_numbers import Value as Figure
 from retrofit.verify.checks.output.printed_numbers import values_after_evaluations
 from retrofit.verify.checks.output.single_writer import is_temporary
 from retrofit.verify.checks.training.differences import fingerprints_differ
@@ -27,11 +26,10 @@ from retrofit.verify.trace.events import (
     Values,
 )
 
+from .figure_places import REPRODUCED, SAME, by_place
 from .first_epoch import first_epoch_is_cut
 from .remembered_figures import decided_faults
 
-SAME = 1e-6  # relative, of numbers and tensors that a resumed run computes as the other one did
-REPRODUCED = 1e-4  # relative: what rounding leaves between several processes and one
 OF_THE_RUN = re.compile(
     r"time|date|elapsed|duration|seconds|minutes|hours|stamp|speed|throughput|\beta\b|memory|\bpid\b", re.IGNORECASE
 )
@@ -186,7 +184,9 @@ def _of_the_training(ours: FileSave, known: FileSave, arguments: set[str]) -> Va
 
 def _figure_faults(ours: RankTrace, theirs: RankTrace, done: int, witness: RankTrace) -> Iterator[Finding]:
     """Yield the first figure after an evaluation that is another one than without the stop."""
-    expected, found, known = _figures(ours, done), _figures(theirs, 0), _figures(witness, done)
+    expected, found, known = (
+        by_place(values_after_evaluations(rank), since) for rank, since in ((ours, done), (theirs, 0), (witness, done))
+    )
     for place in sorted(expected.keys() & found.keys() & known.keys(), key=lambda place: place[1]):
         value, other = expected[place], found[place]
         if value.equals(known[place]) and not value.equals(other):
@@ -195,18 +195,6 @@ def _figure_faults(ours: RankTrace, theirs: RankTrace, done: int, witness: RankT
                 summary, "RF507", done + place[1] - 1, f"{value.text} without the stop, {other.text} after it"
             )
             return
-
-
-def _figures(rank: RankTrace, done: int) -> dict[tuple[str, int, int], Figure]:
-    """Return the figures by name, steps since `done`, and how many came before at that step."""
-    found: dict[tuple[str, int, int], Figure] = {}
-    for name, values in values_after_evaluations(rank).items():
-        seen: dict[int, int] = {}
-        for value in values:
-            if value.step > done:
-                seen[value.step] = seen.get(value.step, -1) + 1
-                found[name, value.step - done, seen[value.step]] = value
-    return found
 
 
 def _curve_faults(many: Run, theirs: RankTrace, done: int, witness: RankTrace) -> Iterator[Finding]:
