@@ -274,6 +274,17 @@ def padded_evaluation(runs):
     give_out_no_figures(runs["many"])
 
 
+def padded_evaluation_of_counted_batches(runs):
+    """The script takes as many batches as the loader has, and asks for no further one: such a pass has no end."""
+    padded_evaluation(runs)
+    leave_evaluations_at_last_batch(runs)
+
+
+def leave_evaluations_at_last_batch(runs):
+    for run in (run for run in runs.values() if events_of(run, IterationEnd, is_training=False)):
+        remove(run, IterationEnd, None, is_training=False)
+
+
 def give_out_no_figures(run):
     """No figure shows that what is repeated is not counted."""
     for kind in (OutputLine, LoggedScalar):
@@ -330,6 +341,7 @@ FAULTS = [
     (same_generator_for_workers, {"random_streams": "RF109"}),
     (changed_in_place, {"split": "RF110"}),
     (padded_evaluation, {"evaluation": "RF105"}),
+    (padded_evaluation_of_counted_batches, {"evaluation": "RF105"}),
     (evaluation_drops, {"evaluation": "RF111"}),
     (evaluation_overlaps, {"evaluation": "RF111"}),
     (evaluation_lost, {"evaluation": "RF111"}),
@@ -369,3 +381,13 @@ def test_what_may_be_so_is_not_accused(vary):
     verdicts = {verdict.check: verdict for verdict in run_checks(runs)}
     assert verdicts["split"].status == verdicts["random_streams"].status == "PASS"
     assert ("dropout masks are the same" in (verdicts["random_streams"].note or "")) == (vary is dropout_of_one_seed)
+
+
+def test_an_evaluation_of_counted_batches_is_judged_with_its_figures():
+    runs = {name: run for name, run in sound_runs().items() if name in ("one", "many", "reference")}
+    leave_evaluations_at_last_batch(runs)
+    verdicts = {verdict.check: verdict for verdict in run_checks(runs)}
+    assert verdicts["evaluation"].status == verdicts["metrics"].status == "PASS"
+    assert verdicts["evaluation"].summary == "2 evaluations of 6 samples"
+    change(runs["many"], OutputLine, text="epoch 0 accuracy 0.100")
+    assert failures(run_checks(runs)) == {"metrics": "RF401"}

@@ -166,6 +166,17 @@ def test_lines_during_the_training_are_not_metrics():
     assert values_after_evaluations(trace) == {}
 
 
+def test_a_line_after_each_batch_of_an_evaluation_without_an_end_is_not_its_figure():
+    trace = process(1, 2)
+    place = next(i for i, event in enumerate(trace.events) if is_end_of_evaluation(event))
+    _, order, batch = trace.events[place - 3 : place]
+    spoil(order, batches=[batch.samples[:1], batch.samples[1:]])
+    first, last = (copy_of(batch, samples=part, number=number) for number, part in enumerate(order.batches))
+    lines = [OutputLine(f"batch loss 0.{number}", "stdout") for number in (1, 2)]
+    trace.events[place - 1 : place + 1] = [first, lines[0], last, lines[1], OutputLine("mean loss 0.15", "stdout")]
+    assert [[value.text for value in found] for found in values_after_evaluations(trace).values()] == [["0.15"]]
+
+
 # --- files and causes ------------------------------------------------------------------------------------------------
 
 

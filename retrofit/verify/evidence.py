@@ -58,7 +58,18 @@ class Iteration:
 
     @property
     def exhausted(self) -> bool:
+        """Whether the script took every batch, asked for a further one or not (`islice(loader, len(loader))`)."""
+        return self.is_ended or (self.order is not None and len(self.batches) == len(self.order) > 0)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the script asked for a further batch when there was none left."""
         return self.end is not None and self.end.is_exhausted
+
+    @property
+    def over_position(self) -> int | None:
+        """The place of the end of a pass, or of its last batch where the script asked for no further one."""
+        return self.end_position if self.is_ended else next(reversed(self.batch_positions), None)
 
     @property
     def is_whole(self) -> bool:

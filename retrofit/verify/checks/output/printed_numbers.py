@@ -62,7 +62,15 @@ def values_after_evaluations(rank: RankTrace, leaves_out: re.Pattern[str] = OF_T
         for event in rank.events[start:end]:
             for value in _values_of(event, leaves_out):
                 found.setdefault(value.name, []).append(value)
-    return found
+    of_batches = _names_in_last_batches(rank)
+    return {name: values for name, values in found.items() if name not in of_batches}
+
+
+def _names_in_last_batches(rank: RankTrace) -> set[str]:
+    """Return what is given out after each batch of an evaluation that has no end but its last batch."""
+    passes = [one for one in evaluations(rank) if not one.is_ended]
+    places = [place for one in passes for place in range(one.batch_positions[0], one.batch_positions[-1])]
+    return {value.name for place in places for value in _values_of(rank.events[place])}
 
 
 def summaries_of_epochs(rank: RankTrace) -> dict[str, list[Value]]:
@@ -107,7 +115,7 @@ def skeleton(line: str) -> tuple[str, list[tuple[str, str]]]:
 
 def _gaps(rank: RankTrace) -> Iterator[tuple[int, int]]:
     """Yield the parts of the trace between the end of an evaluation and the next training."""
-    starts = sorted({one.end_position for one in evaluations(rank) if one.end_position is not None})
+    starts = sorted({one.over_position for one in evaluations(rank) if one.over_position is not None})
     passes = {one.begin.iteration: one for one in rank.iterations}
     covered = 0
     for start in starts:

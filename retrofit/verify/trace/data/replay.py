@@ -85,18 +85,26 @@ def _orders(path: str) -> dict[Place, bool]:
 
 
 def _evaluation_batches(path: str) -> dict[Place, list[list[Any]]]:
-    """Return the batches of each pass of a rank that came to its end and trained nothing."""
+    """Return the batches of each pass of a rank that gave all its batches and trained nothing.
+
+    The script need not have asked for one more than there are (`islice(loader, len(loader))`).
+    """
     places: dict[int, Place] = {}
+    lengths: dict[int, int] = {}
     batches: dict[int, list[list[Any]]] = {}
     found: dict[Place, list[list[Any]]] = {}
     for event in _events(path):
         if isinstance(event, IterationStart):
             places[event.iteration], batches[event.iteration] = event.place, []
+        elif isinstance(event, EpochOrder) and event.is_complete:
+            lengths[event.iteration] = len(event.batches)
         elif isinstance(event, BatchDrawn):
             batches[event.iteration].append(event.samples)
+            if len(batches[event.iteration]) == lengths.get(event.iteration):
+                found[places[event.iteration]] = batches[event.iteration]
         elif isinstance(event, IterationEnd) and event.is_exhausted and not event.is_training:
             found[places[event.iteration]] = batches[event.iteration]
-        elif isinstance(event, LateTraining):
+        elif isinstance(event, LateTraining) or (isinstance(event, IterationEnd) and event.is_training):
             found.pop(places[event.iteration], None)
     return found
 
