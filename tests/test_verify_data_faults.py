@@ -391,3 +391,13 @@ def test_an_evaluation_of_counted_batches_is_judged_with_its_figures():
     assert verdicts["evaluation"].summary == "2 evaluations of 6 samples"
     change(runs["many"], OutputLine, text="epoch 0 accuracy 0.100")
     assert failures(run_checks(runs)) == {"metrics": "RF401"}
+
+
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_other_samples_may_be_drawn_only_where_the_ranks_have_streams_of_their_own(is_drawn):
+    runs = sound_runs()
+    split_differs_by_content(runs)
+    if not is_drawn:
+        change(runs["many"], IterationStart, streams={"torch": "of one seed"})
+    note = next(verdict.note for verdict in run_checks(runs) if verdict.check == "split")
+    assert ("drawn at random" in note) == is_drawn and "hash()" in note

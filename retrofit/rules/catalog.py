@@ -138,10 +138,11 @@ _ALL = (
     Rule(
         "RF108",
         "split-differs-by-rank",
-        "Without a common seed every rank splits and shuffles differently: a training sample of one rank is a test "
-        "sample of another.",
+        "Without a common seed every rank draws other data, or splits and shuffles it differently: a training sample "
+        "of one rank is another sample, or a test sample, of the next.",
         "rd.share_random_state(), right after rd.setup_distributed().",
-        "Seed all ranks the same before the split: random_split(dataset, lengths, torch.Generator().manual_seed(0)).",
+        "Seed all ranks the same before the data is built and split: torch.manual_seed(0), the same for random and "
+        "numpy, random_split(dataset, lengths, torch.Generator().manual_seed(0)).",
         (RANDOMNESS,),
     ),
     Rule(

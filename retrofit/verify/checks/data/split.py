@@ -13,7 +13,9 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .samples import members_of
 
+OWN_STREAMS = ("python", "numpy", "torch")  # of a process
 Probe = dict[str, str]  # index -> hash of the sample's content
+BY_DRAW = "data that is drawn at random, or shuffled, is the same only where all ranks have one seed before it is built"
 BY_HASH = "an order that comes from a set, or a number from hash(), is another one in each process: sort the names"
 
 
@@ -158,9 +160,16 @@ def _content_fault(run: Run, key: str) -> Finding | None:
                 f"sample {index} of {key} is not the same on all ranks",
                 "RF108",
                 value=f"content {probes[0][index]} and {other[index]}",
-                note=BY_HASH,
+                note=_why_contents_differ(run, key),
             )
     return None
+
+
+def _why_contents_differ(run: Run, key: str) -> str | None:
+    """Return what may give the ranks other samples: random draws only where their streams are not the same."""
+    streams = [one.begin.streams for rank in run.ranks for one in rank.iterations_by_dataset.get(key, [])[:1]]
+    is_seeded = all(own.get(name) == streams[0].get(name) for own in streams[1:] for name in OWN_STREAMS)
+    return joined((None if is_seeded else BY_DRAW, BY_HASH))
 
 
 def _drawn_fault(runs: Runs) -> Finding | None:
