@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.checks.output.printed_numbers import values_after_evaluations
-from retrofit.verify.checks.output.single_writer import is_temporary
 from retrofit.verify.checks.training.differences import fingerprints_differ
 from retrofit.verify.evidence import RankTrace, Run, relative_difference
 from retrofit.verify.trace.events import (
@@ -28,13 +26,13 @@ from retrofit.verify.trace.events import (
 
 from .figure_places import REPRODUCED, SAME, by_place
 from .first_epoch import first_epoch_is_cut
+from .random_states import random_state_faults
 from .remembered_figures import decided_faults
+from .saved_files import Place, saves
 
 OF_THE_RUN = re.compile(
     r"time|date|elapsed|duration|seconds|minutes|hours|stamp|speed|throughput|\beta\b|memory|\bpid\b", re.IGNORECASE
 )
-RANDOM_STATE = "random state "
-Place = tuple[str, int]  # a name, and the optimizer steps that were made before
 
 
 def state_faults(many: Run, resumed: Run, done: int, witness: Run | None) -> Iterator[Finding]:
@@ -44,22 +42,12 @@ def state_faults(many: Run, resumed: Run, done: int, witness: Run | None) -> Ite
     """
     yield from memory_faults(many, resumed, done)
     yield from _evaluated_faults(many, resumed, done)
+    yield from random_state_faults(many, resumed, done)
     if witness is not None:
         yield from _saved_faults(many, resumed, done, witness)
         yield from _figure_faults(many.main, resumed.main, done, witness.main)
         yield from _curve_faults(many, resumed.main, done, witness.main)
         yield from decided_faults(many, resumed, done, witness)
-
-
-def random_state_note(many: Run, resumed: Run, done: int) -> str | None:
-    """Return a note where a random state that is saved is not the one that the run without the stop saves."""
-    ours, theirs = _saves(many.main, done), _saves(resumed.main, 0)
-    for place in ours.keys() & theirs.keys():
-        for name, value in ours[place].values.items():
-            other = theirs[place].values.get(name)
-            if str(value).startswith(RANDOM_STATE) and value != other:
-                return f"the random state {name!r} in {place[0]} is not that of a training without the stop"
-    return None
 
 
 def memory_faults(many: Run, resumed: Run, done: int) -> Iterator[Finding]:
@@ -118,7 +106,7 @@ def _evaluated(rank: RankTrace, done: int) -> dict[int, list[EvaluatedModel]]:
 
 def _saved_faults(many: Run, resumed: Run, done: int, witness: Run) -> Iterator[Finding]:
     """Yield the files that hold something else than without the stop, or are written at other steps."""
-    ours, theirs, known = (_saves(run.main, before) for run, before in ((many, done), (resumed, 0), (witness, done)))
+    ours, theirs, known = (saves(run.main, before) for run, before in ((many, done), (resumed, 0), (witness, done)))
     arguments = {option.dest for event in many.main.of(ParserUse) for option in event.options}
     found: set[str] = set()
     for place, event in sorted(ours.items(), key=lambda item: item[0][1]):
@@ -146,22 +134,13 @@ def _saved_faults(many: Run, resumed: Run, done: int, witness: Run) -> Iterator[
 
 def _more_files(many: Run, resumed: Run, done: int, witness: Run) -> Iterator[Finding]:
     """Yield the files of the run without the stop that the resumed one overwrites at a step where that one did not."""
-    names = {name for name, _ in _saves(many.main, -1)}
-    expected = _saves(many.main, done).keys() | _saves(witness.main, done).keys()
-    for name, step in sorted(_saves(resumed.main, 0), key=lambda place: place[1]):
+    names = {name for name, _ in saves(many.main, -1)}
+    expected = saves(many.main, done).keys() | saves(witness.main, done).keys()
+    for name, step in sorted(saves(resumed.main, 0), key=lambda place: place[1]):
         if name in names and (name, step) not in expected and step <= len(many.main.steps) - done:
             because = "the best value so far, or a counter, was not restored"
             yield Finding(f"{name} is written, as it is not without the stop: {because}", "RF507", done + step - 1)
             return
-
-
-def _saves(rank: RankTrace, done: int) -> dict[Place, FileSave]:
-    """Return the last content of each file by its name and the steps since `done`, at least one."""
-    return {
-        (PurePath(event.path).name, event.step - done): event
-        for event in rank.of(FileSave)
-        if event.step > done and not is_temporary(event.path)
-    }
 
 
 def _of_the_training(ours: FileSave, known: FileSave, arguments: set[str]) -> Values:

@@ -17,7 +17,8 @@ from .continued_steps import ANOTHER_LOSS, drawn_samples, kind_of, kinds_of_faul
 from .first_epoch import steps_saved
 from .library_order import IN_ORDER, NOTE
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
-from .restored_state import memory_faults, random_state_note, state_faults
+from .random_states import random_state_note
+from .restored_state import memory_faults, state_faults
 
 NO_STEP = "the resumed script makes no optimizer step"
 
