@@ -91,12 +91,11 @@ STEP = """\
         optimizer.step()
 """
 LOOPS = {
-    "micro batches": """\
+    "micro batches with BatchNorm": """\
         optimizer.zero_grad()
-        for k in range(0, len(x), 2):
-            part, wanted = x[k : k + 2], y[k : k + 2]
+        for part, wanted in zip(x.chunk(2), y.chunk(2)):
             loss = (ddp(part + 0.1 * torch.randn_like(part)) - wanted).pow(2).mean()
-            (loss * 2 / len(x)).backward()
+            (loss / 2).backward()
         optimizer.step()
 """,
     "another order": """\
@@ -115,7 +114,10 @@ LOOPS = {
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name[0] == "b")) for name in LOOPS])
 def test_parts_of_a_batch_draw_what_the_whole_draws(name: str, tmp_path: Path) -> None:
     assert SCRIPT.count(STEP) == 1
-    text = SCRIPT.replace(STEP, LOOPS[name]).replace("    ddp.train()\n", "    ddp.train()\n    kept = []\n")
+    net = "torch.nn.Sequential(torch.nn.Linear(6, 16), "
+    assert SCRIPT.count(net) == 1
+    text = SCRIPT.replace(net, f"{net}torch.nn.SyncBatchNorm(16), ") if "BatchNorm" in name else SCRIPT
+    text = text.replace(STEP, LOOPS[name]).replace("    ddp.train()\n", "    ddp.train()\n    kept = []\n")
     (tmp_path / "train.py").write_text(text)
     # Without no_sync each micro batch is synchronised, which is slow and right.
     status, report = judge(tmp_path, ["--batch-flag", "batch_size", "--accept", "communication"], ["--batch_size", "8"])

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from retrofit.distributed import get_rank, get_world_size
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
 from retrofit.verify.trace.computation.operators import OperatorTrace
-from retrofit.verify.trace.events import CollectiveCall, LocalBatchNorm
+from retrofit.verify.trace.events import BatchStatistics, CollectiveCall, LocalBatchNorm
 
 
 @contextmanager
@@ -96,8 +96,11 @@ def test_the_reductions_of_batchnorm_are_not_recorded_as_collectives_of_the_scri
     assert any(event.in_backward for event in natural[0][1] if isinstance(event, CollectiveCall))
 
 
-def test_a_single_process_is_not_noted():
+def test_a_single_process_notes_its_samples_where_it_is_compared():
     with patched(True) as events:
+        train(network(), batch())
+    assert events == [BatchStatistics(rows=6)]
+    with patched(False) as events:
         train(network(), batch())
     assert events == []
 

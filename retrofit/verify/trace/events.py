@@ -302,6 +302,15 @@ class BatchDrawn(Event):
 
 
 @dataclass(frozen=True)
+class BatchPart(Event):
+    """A backward was computed from a part of a batch that a loader gave, in a controlled run."""
+
+    iteration: int  # number of the pass
+    number: int  # of the batch in this pass
+    rows: list[int]  # places in the batch
+
+
+@dataclass(frozen=True)
 class SampleContents(Event):
     """The content of samples of a batch, in a controlled run: of the first that are drawn of a dataset."""
 
@@ -502,6 +511,13 @@ class LocalBatchNorm(Event):
 
     rows: int  # size of the first dimension
     channels: int  # size of the second dimension
+
+
+@dataclass(frozen=True)
+class BatchStatistics(Event):
+    """A BatchNorm layer takes the statistics of a batch on one process. Once per process, in a controlled run."""
+
+    rows: int  # size of the first dimension
 
 
 @dataclass(frozen=True)

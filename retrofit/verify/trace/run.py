@@ -47,7 +47,7 @@ from retrofit.verify.trace.randomness.single_numbers import install_single_numbe
 from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, in_main_thread, seed_library
 
 from .after_import import after_import
-from .events import ProcessExit, ProcessStart, ScriptError
+from .events import BatchPart, ProcessExit, ProcessStart, ScriptError
 from .recorder import Recorder, is_of_tracer, own_errors_recorded
 from .runtime import is_in_runtime
 from .settings import TraceSettings
@@ -110,10 +110,17 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
 
-    def on_batch(batch: Any, seeds: list[int], is_own: bool = False, parts: Any = None) -> None:
-        rows.add(batch, seeds, is_own, parts)
+    def on_batch(batch: Any, seeds: list[int], is_own: bool = False, parts: Any = None, place: Any = None) -> None:
+        rows.add(batch, seeds, is_own, parts, place)
         if in_main_thread():
             operators.new_batch()
+
+    def on_backward() -> None:
+        part = rows.part() if settings.controlled else None
+        if part is not None:
+            (iteration, number), places = part
+            recorder.record(BatchPart(iteration, number, places))
+        rows.on_backward()
 
     def on_second_epoch() -> None:
         is_first = not os.path.exists(settings.snapshot)  # a script may train several models: the folds of a set
@@ -124,7 +131,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
     loaders.on_collate = rows.hold
     steps = StepTrace(recorder, models, loaders, settings.stop_before_first_step)
-    steps.on_backward = rows.on_backward
+    steps.on_backward = on_backward
     averaged_in = getattr(torch, settings.averaged_in) if settings.averaged_in else None
     steps.on_gradient = functools.partial(operators.rounding.disturb, precision=averaged_in) if averaged_in else None
     states = StateTrace(recorder, steps.trained)

@@ -13,7 +13,7 @@ from torch import nn
 
 from retrofit.distributed.ddp.sync_batchnorm import SumOverRanks, sync_batch_norm
 from retrofit.distributed.process.process_group import get_world_size
-from retrofit.verify.trace.events import LocalBatchNorm, Record
+from retrofit.verify.trace.events import BatchStatistics, LocalBatchNorm, Record
 
 from .operators import untraced
 
@@ -22,8 +22,8 @@ def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[
     """Replace torch.nn.functional.batch_norm, which every BatchNorm layer calls, for the rest of the process.
 
     In training in a group of several ranks it records LocalBatchNorm once; if `controlled`, it computes with the
-    statistics of all ranks. With `rows`, only inside a batch: a forward pass for a model summary may be one rank's
-    alone, and waiting for the others would never end.
+    statistics of all ranks. On one process it records BatchStatistics then. With `rows`, only inside a batch: a
+    forward pass for a model summary may be one rank's alone, and waiting for the others would never end.
     """
     natural = F.batch_norm
     is_recorded = False
@@ -46,12 +46,14 @@ def install_batchnorm(record: Record, controlled: bool, rows: Callable[[], list[
         is_training = training and (running_mean is not None or torch.is_grad_enabled())
         if synchronised.is_called and get_world_size() > 1:
             return _synchronised(input, running_mean, running_var, weight, bias, momentum, eps)
-        if not is_training or get_world_size() == 1 or (rows is not None and not rows()):
+        if not is_training or (rows is not None and not rows()):
             return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
-        if not is_recorded:
+        is_alone = get_world_size() == 1
+        if not is_recorded and (controlled or not is_alone):
             is_recorded = True
-            record(LocalBatchNorm(input.shape[0], input.shape[1]))
-        if not controlled:
+            size = input.shape[0]
+            record(BatchStatistics(size) if is_alone else LocalBatchNorm(size, input.shape[1]))
+        if is_alone or not controlled:
             return natural(input, running_mean, running_var, weight, bias, training, momentum, eps)
         # One value per channel on a rank is an error by nature, and remains one.
         F._verify_batch_size(input.size())  # type: ignore[attr-defined]

@@ -150,7 +150,7 @@ class TracedIterator:
             batch = batch if trace.settings.as_is else in_float64(batch)
             trace.streams.enter_batch(self.epoch, self.num_drawn)
             seeds, parts = self._seeds()
-            trace.on_batch(batch, seeds, parts=parts)
+            trace.on_batch(batch, seeds, parts=parts, place=(self.id, self.num_drawn))
         return batch
 
     def _begin(self) -> None:

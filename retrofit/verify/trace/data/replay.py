@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from retrofit.verify.trace.events import (
     BatchDrawn,
+    BatchPart,
     EpochOrder,
     Event,
     IterationEnd,
@@ -19,41 +19,47 @@ from retrofit.verify.trace.events import (
     event_of,
 )
 
+from .micro_batches import joined_order
+
 
 class Replay:
     """Batches per training iteration: batch k is what all ranks together had as their batch k.
 
-    With `reorder` each joined batch has its samples in another order, always the same.
+    With `reorder` the samples of each joined batch, or of each micro batch of it, have another order, always the same.
     """
 
     def __init__(self, traces: Sequence[str], reorder: bool = False) -> None:
-        self._reorder = reorder
-        per_rank = [_training_batches(path) for path in traces]
-        self._drawn_orders = _orders(traces[0])
-        self._evaluated = [_evaluation_batches(path) for path in traces]
+        events = [list(_events(path)) for path in traces]
+        per_rank = [_training_batches(own) for own in events]
+        cuts = [_batch_parts(own) for own in events]
+        self._drawn_orders = _orders(events[0])
+        self._evaluated = [_evaluation_batches(own) for own in events]
         self._batches: dict[Place, list[list[Any]]] = {}
         self._sizes: dict[Place, list[list[int]]] = {}
+        self._orders: dict[Place, list[list[int]]] = {}
         for place in {place for batches in per_rank for place in batches}:
             ranks = [batches.get(place, []) for batches in per_rank]
             longest = max(len(batches) for batches in ranks)
             self._sizes[place] = [[len(batches[k]) for batches in ranks if k < len(batches)] for k in range(longest)]
+            self._orders[place] = [
+                joined_order(
+                    self._sizes[place][k],
+                    [cut.get((place, k), []) for cut, batches in zip(cuts, ranks) if k < len(batches)],
+                    reorder,
+                )
+                for k in range(longest)
+            ]
             self._batches[place] = [
                 [sample for batches in ranks if k < len(batches) for sample in batches[k]] for k in range(longest)
             ]
 
     def parts(self, place: Place, number: int) -> list[list[int]]:
         """Return the rows of each rank in a joined batch of a training iteration; empty for one that is not known."""
-        sizes = self._sizes[place][number] if number < len(self._sizes.get(place, ())) else []
-        order = self._order(sum(sizes))
+        if number >= len(self._sizes.get(place, ())):
+            return []
+        order = self._orders[place][number]
         rows = iter(sorted(range(len(order)), key=order.__getitem__))  # where each one came to be
-        return [[next(rows) for _ in range(size)] for size in sizes]
-
-    def _order(self, size: int) -> list[int]:
-        """Return which of its samples a joined batch has at each place."""
-        order = list(range(size))
-        if self._reorder:
-            random.Random(size).shuffle(order)
-        return order
+        return [[next(rows) for _ in range(size)] for size in self._sizes[place][number]]
 
     def evaluated(self, place: Place) -> list[list[Any]]:
         """Return the batches of an evaluation in the order in which one process would have them; empty without any."""
@@ -69,14 +75,16 @@ class Replay:
     def batches(self, place: Place) -> list[list[Any]] | None:
         """Return the joined batches of a training iteration; None where the other run did not train."""
         joined = self._batches.get(place)
-        return None if joined is None else [[batch[i] for i in self._order(len(batch))] for batch in joined]
+        if joined is None:
+            return None
+        return [[batch[i] for i in order] for batch, order in zip(joined, self._orders[place])]
 
 
-def _orders(path: str) -> dict[Place, bool]:
+def _orders(events: Sequence[Event]) -> dict[Place, bool]:
     """Return for each pass of a rank over samples with numbers whether its order was drawn from the own streams."""
     places: dict[int, Place] = {}
     found: dict[Place, bool] = {}
-    for event in _events(path):
+    for event in events:
         if isinstance(event, IterationStart):
             places[event.iteration] = event.place
         elif isinstance(event, EpochOrder):
@@ -84,7 +92,7 @@ def _orders(path: str) -> dict[Place, bool]:
     return found
 
 
-def _evaluation_batches(path: str) -> dict[Place, list[list[Any]]]:
+def _evaluation_batches(events: Sequence[Event]) -> dict[Place, list[list[Any]]]:
     """Return the batches of each pass of a rank that gave all its batches and trained nothing.
 
     The script need not have asked for one more than there are (`islice(loader, len(loader))`).
@@ -93,7 +101,7 @@ def _evaluation_batches(path: str) -> dict[Place, list[list[Any]]]:
     lengths: dict[int, int] = {}
     batches: dict[int, list[list[Any]]] = {}
     found: dict[Place, list[list[Any]]] = {}
-    for event in _events(path):
+    for event in events:
         if isinstance(event, IterationStart):
             places[event.iteration], batches[event.iteration] = event.place, []
         elif isinstance(event, EpochOrder) and event.is_complete:
@@ -120,13 +128,13 @@ def _events(path: str) -> Iterator[Event]:
                 yield event
 
 
-def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
+def _training_batches(events: Sequence[Event]) -> dict[Place, list[list[Any]]]:
     """Return the batches of each training iteration of one rank's trace."""
     places: dict[int, Place] = {}
     batches: dict[int, list[list[Any]]] = {}
     training: set[int] = set()
     since_step: set[int] = set()
-    for event in _events(path):
+    for event in events:
         if isinstance(event, IterationStart):
             places[event.iteration] = event.place
         elif isinstance(event, BatchDrawn):
@@ -140,3 +148,15 @@ def _training_batches(path: str) -> dict[Place, list[list[Any]]]:
         elif isinstance(event, LateTraining):
             training.add(event.iteration)
     return {places[number]: batches[number] for number in training}
+
+
+def _batch_parts(events: Sequence[Event]) -> dict[tuple[Place, int], list[list[int]]]:
+    """Return the rows of the micro batches of each batch of a rank that is cut: none for others."""
+    places: dict[int, Place] = {}
+    found: dict[tuple[Place, int], list[list[int]]] = {}
+    for event in events:
+        if isinstance(event, IterationStart):
+            places[event.iteration] = event.place
+        elif isinstance(event, BatchPart):
+            found.setdefault((places[event.iteration], event.number), []).append(event.rows)
+    return found

@@ -61,6 +61,15 @@ def joined(parts: Sequence[tuple[torch.Tensor, list[int]]], dim: int) -> list[in
     return [row for _, rows in parts for row in rows]
 
 
+def places_of(some: list[int], seeds: list[int]) -> list[int] | None:
+    """Return the places of some rows among all: one after the other if they are so; None where some are not there."""
+    for start in range(len(seeds) - len(some) + 1):
+        if seeds[start : start + len(some)] == some:
+            return list(range(start, start + len(some)))
+    first = {seed: place for place, seed in reversed(list(enumerate(seeds)))}
+    return [first[seed] for seed in some] if all(seed in first for seed in some) else None
+
+
 def _at(seeds: list[int], index: torch.Tensor) -> list[int]:
     if index.dim() != 1 or (index.dtype == torch.bool and index.shape[0] != len(seeds)):
         return seeds

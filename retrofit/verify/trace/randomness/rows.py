@@ -10,10 +10,11 @@ import torch
 
 from retrofit.distributed.ddp.gradients import in_backward
 
-from .parts import Held, held_by, joined, picked
+from .parts import Held, held_by, joined, picked, places_of
 from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
+Place = tuple[int, int]  # of a batch: the number of its pass, and its own in it
 MOST_AHEAD = 100  # batches that a script draws before it computes with the first
 MOST_PARTS = 1000  # of a batch that are looked at
 MOST_DRAWS = 10_000  # that may be repeated
@@ -39,15 +40,25 @@ class BatchRows:
         self._in_forward = self._is_decided = False
         self._is_own = self._is_spent = False
         self._parts_of: dict[tuple[int, ...], list[list[int]]] = {}  # by the seeds, of the last batches
+        self._given: deque[tuple[Place, list[int]]] = deque(maxlen=MOST_AHEAD)  # the last batches of loaders
 
     def __call__(self) -> list[int]:
         return self._current
 
-    def add(self, batch: Any, seeds: list[int], is_own: bool = False, parts: list[list[int]] | None = None) -> None:
+    def add(
+        self,
+        batch: Any,
+        seeds: list[int],
+        is_own: bool = False,
+        parts: list[list[int]] | None = None,
+        place: Place | None = None,
+    ) -> None:
         """A batch is given to the script, or (`is_own`) drawn by it: until another is read, it is the one in hand.
 
-        `parts`: the rows of each rank in a batch that is joined of theirs.
+        `parts`: the rows of each rank in a batch that is joined of theirs. `place`: which batch of which pass it is.
         """
+        if place is not None:
+            self._given.appendleft((place, seeds))
         with drawing:
             self._add(batch, seeds, is_own, parts)
 
@@ -75,6 +86,18 @@ class BatchRows:
     def parts(self) -> list[list[int]]:
         """Return the rows of the batch in hand, those of each rank apart."""
         return self._parts_of.get(tuple(self._current)) or [list(range(len(self._current)))]
+
+    def part(self) -> tuple[Place, list[int]] | None:
+        """Return of which batch the rows in hand are a part, and their places in it; None for a whole batch."""
+        for place, seeds in self._given if self._current else ():
+            if len(seeds) <= len(self._current):
+                if seeds == self._current:
+                    return None
+                continue
+            rows = places_of(self._current, seeds)
+            if rows is not None:
+                return place, rows
+        return None
 
     def keys(self) -> list[int]:
         """Return for each row in hand how many draws there were for it, this one not counted.

@@ -15,6 +15,7 @@ from retrofit.verify.checks.training.differences import (
     rank_losses,
     reference_loss,
 )
+from retrofit.verify.checks.training.micro_batches import other_micro_batches
 from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.checks.training.rates.learning_rate import SAME, lr_fault
 from retrofit.verify.evidence import Run, Runs, relative_difference
@@ -51,6 +52,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or _from_averaging(runs, quantity, step)
         or _from_clipping(runs, quantity, step)
         or _from_buffers(runs, step, tolerance)
+        or other_micro_batches(runs, step)
         or _from_batch_composition(runs, step, tolerance, coupled)
         or _unknown(runs, quantity, step)
     )
