@@ -22,9 +22,11 @@ from verify_evidence import (
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.causes.clipped import changed_before_step
 from retrofit.verify.checks.training.causes.weighted_mean import counts_by_losses
 from retrofit.verify.checks.training.differences import may_be_rounding
+from retrofit.verify.checks.training.growth import grown_steps
 from retrofit.verify.trace.computation.steps import common_factor
 from retrofit.verify.trace.events import (
     BackwardCall,
@@ -575,6 +577,37 @@ def test_what_another_order_of_a_batch_changes_as_much_is_rounding(by, of_order,
     assert (verdicts["parameters"].status == PASS) is is_rounding
     is_said = "another order" in (verdicts["parameters"].note or "")
     assert is_said is (is_rounding and by > 0)
+
+
+GROWING, GROWING_MORE = [4e-14 * 1.7**step for step in range(20)], [9e-14 * 1.9**step for step in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("own", "reordered", "is_grown"),
+    [
+        (GROWING_MORE, GROWING, [True] * 20),
+        ([9e-14 * 2.3**step for step in range(20)], GROWING, [True] * 20),
+        ([9e-14 * 6.0**step for step in range(20)], GROWING, [True] * 2 + [False] * 18),  # far more than rounding
+        (GROWING_MORE, [4e-14] * 20, [True] * 4 + [False] * 16),  # rounding does not grow here
+        ([*GROWING_MORE[:8], *[1e-9] * 12], GROWING, [True] * 8 + [False] * 12),  # a jump
+        ([1e-9] * 20, GROWING, [False] * 20),
+        (GROWING_MORE, GROWING[:5], [True] * 5 + [False] * 15),
+        ([0.0] * 20, [0.0] * 20, [True] * 20),
+        ([], GROWING, []),
+    ],
+)
+def test_rounding_grows_step_by_step_and_a_fault_does_not(own, reordered, is_grown):
+    assert grown_steps(own, reordered) == is_grown
+
+
+@pytest.mark.parametrize(("last", "causes"), [(6e-11, {}), (4e-8, {"gradients": None})])
+def test_differences_that_have_grown_from_rounding_are_right(last, causes):
+    runs = sound_runs()
+    runs["reordered"] = run_of("reordered", replay=True)
+    for name, sizes in (("many", (1e-13, 8e-13, 7e-12, last)), ("reordered", (1e-13, 5e-13, 9e-13, 5e-12))):
+        for event, size in zip(events_of(runs[name], OptimizerStep, [0]), sizes):
+            spoil(event, gradients=[[norm * (1 + size), projection] for norm, projection in event.gradients])
+    assert failures(run_checks(runs, CheckOptions(tolerance=1e-11))) == causes
 
 
 def test_a_large_first_difference_is_not_taken_for_rounding():

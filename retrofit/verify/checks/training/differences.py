@@ -13,6 +13,7 @@ from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
 from .causes.averaging import parameter_names
+from .growth import grown_steps
 from .own_precision import FIRST, MARGIN, ORDER_COUNTS, PERTURBED, ROUNDED, comparable_steps, is_as_is, least_tolerance
 from .ranks_agree import initial_disagreement
 
@@ -106,6 +107,8 @@ def allowed_sizes(runs: Runs, quantity: str, tolerance: float, steps: int) -> li
     """Return, by step, the largest difference that is rounding: `tolerance`, or what it may have grown to."""
     factor = MARGIN if is_as_is(runs) else GROWN
     grown = [factor * size for size in rounding_growth(runs, quantity)]
+    if grown and not is_as_is(runs):
+        grown = [math.inf if is_grown else size for size, is_grown in zip(grown, steps_of_rounding(runs))]
     if is_as_is(runs):
         tolerance = max(least_tolerance(runs["many"]), tolerance)
     rest = grown[-1:] if is_as_is(runs) and grown else [tolerance]
@@ -131,6 +134,17 @@ def rounding_growth(runs: Runs, quantity: str) -> list[float]:
     if differences(pair, LOSS)[0].size > START or differences(pair, GRADIENTS)[0].size > MOST_BY_ROUNDING:
         return []
     return [*accumulate((one.size for one in differences(pair, quantity)), max)]
+
+
+def steps_of_rounding(runs: Runs) -> list[bool]:
+    """Return for each step whether all differences together are rounding that the network has multiplied."""
+    reordered = {"many": runs["reordered"], "reference": runs["reference"]}
+    return grown_steps(_largest_by_step(runs), _largest_by_step(reordered))
+
+
+def _largest_by_step(runs: Runs) -> list[float]:
+    quantities = (LOSS, GRADIENTS, PARAMETERS)
+    return [max(one.size for one in step) for step in zip(*(differences(runs, quantity) for quantity in quantities))]
 
 
 def _growth_by_perturbation(runs: Runs, quantity: str) -> list[float]:

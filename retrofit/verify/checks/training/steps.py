@@ -15,6 +15,7 @@ from .causes.clipped import hidden_by_clipping
 from .causes.diagnosis import explain
 from .differences import (
     GRADIENTS,
+    GROWN,
     LOSS,
     PARAMETERS,
     allowed_sizes,
@@ -143,7 +144,8 @@ def _closeness(runs: Runs, quantity: str, tolerance: float) -> tuple[str, str | 
         notes += [f"the ranks average their gradients in {narrow}"] if narrow else []
     elif largest > tolerance:
         grown = max(rounding_growth(runs, quantity))
-        notes.append(f"by rounding: one process differs by {grown:.0e} when its batches have another order")
+        more = "" if largest <= GROWN * grown else ", and both have grown step by step, from rounding in the first"
+        notes.append(f"by rounding: one process differs by {grown:.0e} when its batches have another order{more}")
     return f"largest relative difference {largest:.0e} in {count(steps, 'step')}", joined(notes)
 
 
