@@ -6,7 +6,7 @@ import pytest
 from verify_evidence import change, events_of, failures, insert, sound_runs
 
 from retrofit.verify.checks import run_checks
-from retrofit.verify.trace.data.micro_batches import joined_order
+from retrofit.verify.trace.data.replay.micro_batches import joined_order
 from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,

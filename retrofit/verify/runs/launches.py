@@ -11,7 +11,7 @@ from pathlib import Path
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER
 from retrofit.verify.checks.options import AS_IS
-from retrofit.verify.checks.training.own_precision import PERTURBED, ROUNDED, averaged_in
+from retrofit.verify.checks.training.rounding.own_precision import PERTURBED, ROUNDED, averaged_in
 from retrofit.verify.processes.launch import Launch, free_port
 from retrofit.verify.processes.project_copy import copy_project, own_folder
 from retrofit.verify.restarts.restart import Restart

@@ -16,7 +16,7 @@ from retrofit.verify.checks.data.global_batch import is_divided_twice
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.processes.errors import first_failure
 from retrofit.verify.checks.training.differences import may_be_rounding, tolerance_of
-from retrofit.verify.checks.training.own_precision import PERTURBED
+from retrofit.verify.checks.training.rounding.own_precision import PERTURBED
 from retrofit.verify.evidence import RankTrace, Run, load_run
 from retrofit.verify.processes.interpreters import interpreters
 from retrofit.verify.processes.launch import RunResult, run_together

@@ -13,9 +13,18 @@ from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
 
 from .causes.averaging import parameter_names
-from .growth import grown_steps
-from .own_precision import FIRST, MARGIN, ORDER_COUNTS, PERTURBED, ROUNDED, comparable_steps, is_as_is, least_tolerance
 from .ranks_agree import initial_disagreement
+from .rounding.growth import grown_steps
+from .rounding.own_precision import (
+    FIRST,
+    MARGIN,
+    ORDER_COUNTS,
+    PERTURBED,
+    ROUNDED,
+    comparable_steps,
+    is_as_is,
+    least_tolerance,
+)
 
 ROUNDING = 1e-12  # of the largest gradient: what is left of one that is zero (a bias before a BatchNorm layer)
 START, MOST_BY_ROUNDING = 1e-10, 1e-4  # of a loss in the first step; of the first difference
@@ -148,7 +157,7 @@ def _largest_by_step(runs: Runs) -> list[float]:
 
 
 def _growth_by_perturbation(runs: Runs, quantity: str) -> list[float]:
-    """Return, by step, the largest difference so far of any perturbed run: see own_precision.py."""
+    """Return, by step, the largest difference so far of any perturbed run: see rounding/own_precision.py."""
     pairs = {name: {"many": runs[name], "reference": runs["reference"]} for name in PERTURBED if name in runs}
     pairs = {name: pair for name, pair in pairs.items() if compared_steps(pair)}
     starts = {name: differences(pair, LOSS)[0].size for name, pair in pairs.items()}

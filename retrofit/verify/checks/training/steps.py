@@ -30,7 +30,7 @@ from .differences import (
     tensors_of,
     tolerance_of,
 )
-from .own_precision import MARGIN, averaged_in, is_as_is
+from .rounding.own_precision import MARGIN, averaged_in, is_as_is
 
 TITLES = {
     LOSS: "the loss of every step is that of one process",

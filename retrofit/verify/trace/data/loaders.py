@@ -22,7 +22,7 @@ from .contents import Contents
 from .datasets import DatasetNames, script_lines
 from .lengths import Lengths
 from .passes import TracedIterator
-from .replay import Replay
+from .replay.batches import Replay
 
 
 class LoaderTrace:

@@ -15,7 +15,6 @@ from retrofit.verify.checks.training.differences import (
     rank_losses,
     reference_loss,
 )
-from retrofit.verify.checks.training.micro_batches import other_micro_batches
 from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.checks.training.rates.learning_rate import SAME, lr_fault
 from retrofit.verify.evidence import Run, Runs, relative_difference
@@ -23,6 +22,7 @@ from retrofit.verify.trace.events import BatchSelection, OptimizerFound, Similar
 
 from .averaging import ENOUGH
 from .clipped import changed_before_step, clipping_fault
+from .micro_batches import other_micro_batches
 from .traffic import traffic
 from .weighted_mean import counts_by_losses
 

@@ -1,0 +1,1 @@
+"""The batches of another run, for one process to train on."""
