@@ -8,18 +8,22 @@ from dataclasses import replace
 from retrofit.verify.checks.data.split import changed_in_place
 from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.training.causes.averaged_weights import averaged_weights
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.evidence import RankTrace, Run, Runs, flat
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .continued_steps import ANOTHER_LOSS, drawn_samples, kind_of, kinds_of_faults, step_fault
+from .continued_steps import ANOTHER_LOSS, OTHER_WEIGHTS, drawn_samples, kind_of, kinds_of_faults, step_fault
 from .first_epoch import steps_saved
 from .library_order import IN_ORDER, NOTE
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .random_states import random_state_note
 from .restored_state import memory_faults, state_faults
 
+OWN_OPTIMIZERS = (
+    "between averages of the weights each rank has an optimizer state of its own, and the checkpoint holds that of one"
+)
 NO_STEP = "the resumed script makes no optimizer step"
 
 
@@ -58,6 +62,8 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
             return fail_with(check, title, other)
         summary = f"not restored by the script before the change either, on one process: {kind_of(faults[0])}"
         return not_applicable(check, title, summary, note="the script does the same on one process")
+    if own and averaged_weights(many) is not None and _is_optimizer_of_another_rank(own[0]):
+        return not_applicable(check, title, OWN_OPTIMIZERS)
     if own:
         return fail_with(check, title, _noted(own, known))
     steps = min(resumed.num_steps, many.num_steps - done)
@@ -68,6 +74,10 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
         random_state_note(many, resumed, done),
     ]
     return passed(check, title, f"the same samples, losses, rates and weights in {count(steps, 'step')}", joined(notes))
+
+
+def _is_optimizer_of_another_rank(fault: Finding) -> bool:
+    return fault.summary.startswith(f"{OTHER_WEIGHTS}, on rank ") and not fault.summary.endswith("on rank 0")
 
 
 def _faults(runs: Runs, done: int, options: CheckOptions) -> Iterator[Finding]:

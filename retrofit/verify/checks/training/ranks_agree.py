@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, number_of_ranks, why_not
 from retrofit.verify.checks.options import CheckOptions
@@ -11,6 +12,7 @@ from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep, Weights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .causes.averaged_weights import BY_DESIGN, averaged_weights, unequal_weights
 from .causes.averaging import ENOUGH, averaging_fault, parameter_names
 from .causes.traffic import traffic
 from .decided_figures import parted_ranks
@@ -29,6 +31,9 @@ def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
     fault = disagreement(many) or fault
     if fault is not None:
         return fail_with(check, title, fault)
+    averaged = averaged_weights(many)
+    if averaged is not None:
+        return passed(check, "all ranks hold the same weights after each average", averaged.shown(many), BY_DESIGN)
     steps = count(many.num_steps, "optimizer step")
     return passed(check, title, f"bit-identical on {number_of_ranks(many)} after each of {steps}")
 
@@ -45,11 +50,17 @@ def uneven_steps(run: Run) -> Finding | None:
 
 
 def disagreement(run: Run) -> Finding | None:
-    """Return the first step after which the ranks hold different weights, and why, if there is one."""
+    """Return the first step after which the ranks hold different weights, and why, if there is one.
+
+    Not where they average their weights every few steps, by design.
+    """
     rows = enumerate(zip(*(rank.steps for rank in run.ranks)))
     number, steps = next(((n, row) for n, row in rows if len({step.parameter_hash for step in row}) > 1), (0, ()))
-    if not steps:
+    if not steps or (initial_disagreement(run) is None and averaged_weights(run) is not None):
         return None
+    fault = unequal_weights(run)
+    if fault is not None:
+        return replace(fault, step=number, value=_differing(run, steps))
     summary, cause = _diagnosis(run, number, steps)
     return Finding(summary, cause, number, _differing(run, steps))
 

@@ -11,6 +11,7 @@ from retrofit.verify.evidence import Runs, relative_difference
 from retrofit.verify.trace.events import InitialWeights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .causes.averaged_weights import BY_DESIGN, averaged_weights
 from .causes.clipped import hidden_by_clipping
 from .causes.diagnosis import explain
 from .differences import (
@@ -115,7 +116,7 @@ def _incomparable(runs: Runs, options: CheckOptions) -> str | None:
         return f"one process cannot repeat the ranks' batches: {own}"
     if initial_fault(runs, tolerance_of(runs["many"], options)) is not None:
         return "the runs start from different weights (see initial_state)"
-    return None
+    return None if averaged_weights(runs["many"]) is None else BY_DESIGN
 
 
 def _no_value(runs: Runs, quantity: str) -> str | None:
