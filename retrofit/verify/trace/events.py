@@ -253,6 +253,14 @@ class MetricRows(Event):
     rows: int  # that are left
 
 
+@dataclass(frozen=True)
+class RowsCut(Event):
+    """The script takes the first rows of a tensor while it evaluates, outside its model. 500 per process at most."""
+
+    rows: int  # of the tensor
+    kept: int  # of these
+
+
 # --- samples
 
 

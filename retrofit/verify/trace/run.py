@@ -136,6 +136,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     steps.on_gradient = functools.partial(operators.rounding.disturb, precision=averaged_in) if averaged_in else None
     states = StateTrace(recorder, steps.trained)
     steps.on_step, models.on_call = states.before_step, states.on_call
+    operators.cuts.is_watched = lambda: models.is_evaluating() and not rows.in_model()
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
     operators.draws.own_state, operators.draws.in_model = streams.own_state, rows.in_model
     models.install()

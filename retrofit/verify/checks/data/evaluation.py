@@ -5,8 +5,8 @@ from __future__ import annotations
 from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.output.metrics import compared_values
-from retrofit.verify.evidence import RankTrace, Runs
-from retrofit.verify.trace.events import MetricRows
+from retrofit.verify.evidence import RankTrace, Run, Runs
+from retrofit.verify.trace.events import MetricRows, RowsCut
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .evaluated_samples import InexactEvaluation, Tally, inexact_evaluations
@@ -27,10 +27,18 @@ def evaluation(runs: Runs, options: CheckOptions) -> Verdict:
     if fault is not None and fault.cause == "RF108":
         return not_applicable(check, title, "the ranks do not hold the same data (see split)")
     tally = Tally()
+    undecided = None
     for inexact in inexact_evaluations(runs, tally):
-        if not _is_padding_left_out(runs, options, inexact):
+        filled = f"{count(inexact.padding, 'sample')} fill up the last batches"
+        if _is_padding_left_out(runs, options, inexact):
+            tally.notes.append(f"{filled}, and no figure counts them")
+            continue
+        reason = _why_undecided(runs, options, inexact)
+        if reason is None:
             return fail_with(check, title, inexact.fault)
-        tally.notes.append(f"{count(inexact.padding, 'sample')} fill up the last batches, and no figure counts them")
+        undecided = undecided or f"{filled}, and as many rows are cut off: no figure shows which ones, because {reason}"
+    if undecided is not None:
+        return not_applicable(check, title, undecided)
     if not tally.judged:
         return not_applicable(check, title, why_not(runs["many"], "no evaluation over a DataLoader was recorded"))
     summary = f"{count(tally.judged, 'evaluation')} of {count(tally.samples, 'sample')}"
@@ -39,8 +47,30 @@ def evaluation(runs: Runs, options: CheckOptions) -> Verdict:
 
 def counted_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     """Return the first evaluation that repeats or leaves out samples in a figure, if there is one."""
-    found = inexact_evaluations(runs)
-    return next((one.fault for one in found if not _is_padding_left_out(runs, options, one)), None)
+    return next((one.fault for one in inexact_evaluations(runs) if _is_counted(runs, options, one)), None)
+
+
+def _is_counted(runs: Runs, options: CheckOptions, inexact: InexactEvaluation) -> bool:
+    is_left_out = _is_padding_left_out(runs, options, inexact)
+    return not is_left_out and _why_undecided(runs, options, inexact) is None
+
+
+def _why_undecided(runs: Runs, options: CheckOptions, inexact: InexactEvaluation) -> str | None:
+    """Return why no figure tells what the script cuts off, where that is as many rows as fill up the last batches."""
+    if not inexact.padding or not _is_as_much_cut(runs["many"], inexact):
+        return None
+    values = compared_values(runs, options)
+    if isinstance(values, str):
+        return values
+    return "they are the same with some samples counted twice" if all(a.equals(b) for a, b in values) else None
+
+
+def _is_as_much_cut(many: Run, inexact: InexactEvaluation) -> bool:
+    """Return whether rank 0 cuts off as many rows of what was gathered as are too many, or the ranks do together."""
+    cuts = [
+        [event.rows - event.kept for event in rank.of(RowsCut) if event.step == inexact.at_step] for rank in many.ranks
+    ]
+    return inexact.padding in cuts[0] or sum(max(of_rank, default=0) for of_rank in cuts) == inexact.padding
 
 
 def _is_padding_left_out(runs: Runs, options: CheckOptions, inexact: InexactEvaluation) -> bool:

@@ -6,9 +6,12 @@ from collections import Counter
 
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.training.causes.averaged_weights import averaged_weights
 from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.verdict import Verdict, not_applicable, passed
 
+from .filling import num_distinct, num_filled
+from .samples import epochs_of_ranks, training_datasets
 from .shards import shards_fault
 
 
@@ -29,6 +32,8 @@ def global_batch(runs: Runs, options: CheckOptions) -> Verdict:
             check, title, "the ranks train on the same samples, their batches do not add up (see shards)"
         )
     fault = global_batch_fault(runs)
+    if fault is not None and averaged_weights(many) is not None:
+        return not_applicable(check, title, "each rank steps with a batch of its own, and the weights are averaged")
     if fault is not None:
         return fail_with(check, title, fault)
     return passed(check, title, f"{' and '.join(map(str, dict.fromkeys(sizes.values())))} samples per step")
@@ -39,7 +44,7 @@ def global_batch_fault(runs: Runs) -> Finding | None:
     many, one = runs["many"], runs["one"]
     sizes, expected = rows_per_step(many), rows_per_step(one)
     for opt in sizes:
-        if opt not in expected or sizes[opt] == expected[opt]:
+        if opt not in expected or sizes[opt] == expected[opt] or _is_filled_batch(many, sizes[opt], expected[opt]):
             continue
         ratio = sizes[opt] / expected[opt]
         step = next((n for n, rows in enumerate(_rows_of_steps(many)) if rows != expected[opt]), None)
@@ -52,6 +57,15 @@ def global_batch_fault(runs: Runs) -> Finding | None:
             value = f"{steps} optimizer steps with {many.world_size} processes, {wanted} with 1"
             return Finding(f"epoch {epoch} has another number of optimizer steps", value=value)
     return None
+
+
+def _is_filled_batch(many: Run, size: int, expected: int) -> bool:
+    """Return whether the samples of one process are filled up to a batch of this size, the only one of an epoch."""
+    firsts = [epochs[0] for key in training_datasets(many) if (epochs := epochs_of_ranks(many, key))]
+    return any(
+        num_filled(shares) and num_distinct(shares) == expected and sum(len(share.drawn) for share in shares) == size
+        for shares in firsts
+    )
 
 
 def is_divided_twice(many: Run, one: Run) -> bool:

@@ -13,6 +13,7 @@ from retrofit.verify.evidence import Iteration, Runs, flat
 from retrofit.verify.trace.events import is_own_batches
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
+from .filling import num_filled
 from .samples import (
     epochs_of_ranks,
     global_batch,
@@ -111,7 +112,7 @@ def _overlap(shares: Sequence[Iteration], epoch: int) -> Finding | None:
     """Return a fault when more samples are drawn twice than padding explains."""
     together = Counter(sample for share in shares for sample in share.drawn)
     repeated = [sample for sample, times in together.items() if times > 1]
-    if sum(together.values()) - len(together) < len(shares):
+    if sum(together.values()) - len(together) < len(shares) or num_filled(shares):
         return None
     sample = repeated[0]
     holders = [rank for rank, share in enumerate(shares) if sample in share.drawn]
@@ -206,6 +207,9 @@ def _notes(runs: Runs) -> list[str]:
                 notes.append(f"no epoch of one process to compare {key} with")
             elif num_repeated(whole.drawn):
                 notes.append(f"{key} is drawn with replacement, so one process draws other samples")
+            elif num_filled(shares) >= len(shares):
+                filled = f"{num_filled(shares)} of {count(len(together), 'sample')} of an epoch are the first ones"
+                notes.append(f"{filled} once more: they fill up the last batch of all ranks, and are trained on twice")
             elif num_repeated(together):
                 notes.append(f"{count(num_repeated(together), 'sample')} repeated per epoch, so that ranks are even")
             if not all(share.is_whole for share in shares):

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import Record
+from retrofit.verify.trace.output.cut_rows import CutRows
 from retrofit.verify.trace.randomness.draws import RowDraws
 from retrofit.verify.trace.randomness.rounding import RandomRounding
 from retrofit.verify.trace.recorder import record_failure
@@ -62,6 +63,7 @@ class OperatorTrace(TorchDispatchMode):
         self._reading = reading
         self.draws = RowDraws(record, rows, keys)
         self._evidence = ForwardEvidence(record, rows)
+        self.cuts = CutRows(record)
         self._runs: dict[Any, Run] = {}
         self._num_collectives = 0
 
@@ -105,7 +107,7 @@ class OperatorTrace(TorchDispatchMode):
         if self._controlled:
             run = self.draws.controlled(func, run)
             run = self._reading(func, in_float64(func, run) if self.widens else self.rounding.rounded(func, run))
-        return self._evidence.watched(func, run)
+        return self.cuts.watched(func, self._evidence.watched(func, run))
 
     def _collective(self, func: Any) -> Run:
         def run(args: tuple, kwargs: dict) -> Any:

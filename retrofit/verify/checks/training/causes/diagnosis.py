@@ -103,7 +103,9 @@ def _from_rate(runs: Runs, quantity: str, step: int) -> Finding | None:
                 sentence = f"follows from the learning rate of step {number} (see lr)"
                 if fault is None:
                     return Finding(sentence)
-                return Finding(sentence, fault.cause, undecided=fault.undecided)
+                if fault.undecided:
+                    return Finding(f"{sentence}: {fault.summary}", undecided=True)
+                return Finding(sentence, fault.cause)
     return None
 
 

@@ -13,7 +13,8 @@ from retrofit.verify.checks.training.ranks_agree import rates_by_rank
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .schedules import schedule_fault
+from .rounded_epochs import rounded_epochs
+from .schedules import is_stepped_often, schedule_fault
 
 SAME = 1e-12  # relative: both compute it with the same Python floats
 Place = tuple[int, int, int]  # epoch, optimizer, how many-th step of both
@@ -61,12 +62,13 @@ def lr_fault(runs: Runs) -> Finding | None:
     if first is None or _follows_results(runs, ours):
         return None
     value = _shown(many, first, ours[places[first]], theirs[places[first]])
-    if all(relative_difference(ratio, of_group[0]) <= 1e-9 for of_group in ratios.values() for ratio in of_group):
-        factors = {of_group[0] for of_group in ratios.values()}
-        factor = next(one for one in factors if relative_difference(one, 1.0) > SAME)
+    factors = {of_group[0] for of_group in ratios.values()}
+    factor = next((one for one in factors if relative_difference(one, 1.0) > SAME), 1.0)
+    is_scaled = all(relative_difference(one, group[0]) <= 1e-9 for group in ratios.values() for one in group)
+    if is_scaled and not is_stepped_often(many, one, factor):
         which = "every learning rate" if len(ratios) == 1 or len(factors) == 1 else "the learning rate of an optimizer"
         return Finding(f"{which} is {factor:g} times that of one process", "RF304", first, value)
-    apart = _steps_apart(runs)
+    apart = _steps_apart(runs) or rounded_epochs(many, one)
     if apart is not None:
         return Finding(apart, undecided=True)
     return Finding("the learning rate changes at other steps than on one process", "RF305", first, value)

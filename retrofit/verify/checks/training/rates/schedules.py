@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrofit.verify.checks.finding import Finding
-from retrofit.verify.evidence import RankTrace, Run
+from retrofit.verify.evidence import RankTrace, Run, relative_difference
 from retrofit.verify.trace.events import StateBeforeStep
 
 COUNT = "last_epoch"  # of a scheduler: how often it was stepped
@@ -32,6 +32,13 @@ def schedule_fault(many: Run, one: Run) -> Finding | None:
             value = f"{name}: {several} with {many.world_size} processes, {single} with 1"
             return Finding("a learning rate schedule is another one than on one process", "RF305", None, value)
     return None
+
+
+def is_stepped_often(many: Run, one: Run, factor: float) -> bool:
+    """Return whether a schedule is this many times as far as on one process: in a warm-up its rates are so, too."""
+    theirs = _states(one.main)
+    counts = [(values[COUNT], theirs[name][COUNT]) for name, values in _states(many.main).items() if name in theirs]
+    return any(b and relative_difference(a, factor * b) < 1 / b for a, b in counts)
 
 
 def _states(rank: RankTrace) -> dict[str, dict[str, float]]:
