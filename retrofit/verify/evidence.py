@@ -14,6 +14,7 @@ from retrofit.analysis.garbage import no_garbage_search
 from retrofit.verify.trace.events import (
     BackwardCall,
     BatchDrawn,
+    DrawnAhead,
     EpochOrder,
     Event,
     IterationEnd,
@@ -183,6 +184,9 @@ class RankTrace:
             for iteration in self.training
             for position, batch in zip(iteration.batch_positions, iteration.batches)
         )
+        ahead = {event.iteration for event in self.of(DrawnAhead)}
+        if any(iteration.begin.iteration in ahead for iteration in self.training):
+            return _evenly([size for _, size in sizes], len(self.steps))
         rows, number = [], 0
         for position in self.step_positions:
             start = number
@@ -289,6 +293,12 @@ def relative_difference(a: float, b: float, floor: float = 0.0) -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
         return math.inf
     return abs(a - b) / max(abs(a), abs(b), floor)
+
+
+def _evenly(sizes: Sequence[int], steps: int) -> list[int]:
+    """Return the samples of each step where a thread draws batches ahead: each step has as many of the batches."""
+    ends = [step * len(sizes) // max(1, steps) for step in range(steps + 1)]
+    return [sum(sizes[start:end]) for start, end in zip(ends, ends[1:])]
 
 
 def _hashable(sample: Any) -> Any:

@@ -291,6 +291,13 @@ class IterationStart(Event):
 
 
 @dataclass(frozen=True)
+class DrawnAhead(Event):
+    """A pass is made by a thread that draws batches ahead of the steps, in which they are computed with later."""
+
+    iteration: int  # number of the pass
+
+
+@dataclass(frozen=True)
 class EpochOrder(Event):
     """The whole order of the samples as the sampler gives it, drawn before the first batch."""
 

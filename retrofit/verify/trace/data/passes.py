@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from itertools import chain, islice
+from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -13,10 +16,12 @@ from retrofit.distributed.data.random_state import get_rng_state, set_rng_state
 from retrofit.verify.trace.events import (
     OF_DATASET,
     BatchDrawn,
+    DrawnAhead,
     EpochOrder,
     IterationEnd,
     IterationStart,
     SampleContents,
+    UncontrolledDraw,
     WorkerStreams,
 )
 from retrofit.verify.trace.randomness.streams import hash_generator, in_main_thread, stream_hashes
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has no end in practice
 MOST_LEFT = 4  # an epoch is not cut where no more than the MOST_LEFTth part of the steps would be left of it
 COUNTING_S = 2.0  # at most, for the batches that are left of a stream
+LONGEST_WAIT_S = 3.0  # for a step, of a thread that has drawn all its batches
 WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
 
 
@@ -167,6 +173,8 @@ class TracedIterator:
         trace.repeats[self.key, self.epoch] = self.repeat + 1
         with own_errors_recorded():
             self._describe(self.repeat)
+        if not in_main_thread():
+            trace.recorder.record(DrawnAhead(self.id))
         with own_errors_recorded():
             self._start_workers()
         with own_errors_recorded():
@@ -286,13 +294,25 @@ class TracedIterator:
         if collate is default_collate:
             return collate(items)
         if not in_main_thread():
-            return trace.streams.for_sample(trace.streams.sample_seed(*place), lambda: collate(items), watch=False)[0]
+            return self._collated_ahead(collate, items)
         trace.streams.enter_batch(*place, collates=True)
         try:
             trace.on_collate(*self._seeds())
             return collate(items)
         finally:
             trace.streams.leave_batch()
+
+    def _collated_ahead(self, collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+        """Return the batch that a function makes of samples in a thread, where draws cannot be tied to rows."""
+        streams = self.trace.streams
+        seed = streams.sample_seed(self.epoch, self.num_drawn)
+        batch, used = streams.for_sample(seed, lambda: collate(items), watch=self.num_drawn == 0)
+        if used:
+            code = getattr(collate, "__code__", None)
+            place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno} in " if code else ""
+            where = f"{place}{getattr(collate, '__name__', type(collate).__name__)}, in a thread that draws ahead"
+            self.trace.recorder.record(UncontrolledDraw("collate_fn", [len(items)], where))
+        return batch
 
     def _seeds(self) -> tuple[list[int], list[list[int]] | None]:
         """Return the seeds of the samples of the batch in hand, and which of them are of each rank."""
@@ -333,6 +353,8 @@ class TracedIterator:
         """The iteration is over: it came to its end, was ended here, or the script has left it."""
         if not self._is_open:
             return
+        if exhausted or capped:
+            self._await_step()
         self._is_open = False
         trains = self.steps > 0
         if trains:
@@ -343,3 +365,13 @@ class TracedIterator:
                 self.trace.collect(self)
         probe = self._probe() if trains else None
         self.trace.recorder.record(IterationEnd(self.id, trains, exhausted, capped, sorted(self.draws), probe))
+
+    def _await_step(self) -> None:
+        """Wait in a thread that draws ahead for the first step: which epoch its next pass is does not depend on time.
+
+        The batches that it has drawn are there for the step.
+        """
+        is_ahead = not in_main_thread() and torch.is_grad_enabled() and not self.is_evaluation and self.num_drawn
+        until = time.monotonic() + LONGEST_WAIT_S
+        while is_ahead and not self.steps and time.monotonic() < until:
+            Event().wait(0.005)
