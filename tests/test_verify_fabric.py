@@ -27,11 +27,21 @@ MISTAKES = {
 }
 
 
+LOADED = "    fabric.load(args.resume, state)\n"
+RESUMES = {
+    "optimizer": (LOADED, f"{LOADED}    optimizer.optimizer.state.clear()\n"),
+    "scheduler": ('"scheduler": scheduler, ', ""),
+    "epoch": ('range(state["epoch"], args.epochs)', "range(args.epochs)"),
+}
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_training_is_not_accused(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(changed(WITH_FABRIC, *SOUND[name]))
     status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
     assert (status, report["status"]) == (0, "PASS"), report["conclusion"]
+    resume = next(verdict for verdict in report["verdicts"] if verdict["check"] == "resume")
+    assert resume["status"] == "PASS" and "Lightning Fabric counts the epochs" in resume["note"]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n[0] != "s")) for n in MISTAKES])
@@ -41,3 +51,11 @@ def test_a_mistake_is_named_in_the_words_of_fabric(tmp_path: Path, name: str) ->
     status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
     assert status == 1, report["conclusion"]
     assert any(fault["cause"] == code and word in fault["remedy"] for fault in report["faults"]), report["faults"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESUMES)
+def test_what_is_not_restored_fails(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.py").write_text(changed(WITH_FABRIC, RESUMES[name]))
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+    assert status == 1 and any(fault["cause"] == "RF507" for fault in report["faults"]), report["conclusion"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sqlite3
@@ -211,6 +212,22 @@ def test_threads_are_seen(place, run):
         thread.join()
 
     assert files_of(run(task)) == [("write", "a.txt")]
+
+
+def save_by_way_of_memory(weights, content):
+    """Do as Lightning Fabric does: torch.save to memory, the bytes to a file elsewhere, which is then moved."""
+    buffer = io.BytesIO()
+    torch.save({"w": torch.zeros(weights)}, buffer)
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(content or buffer.getvalue())
+    shutil.move(file.name, "last.ckpt")
+
+
+@pytest.mark.parametrize(("content", "expected"), [(b"", [{"w": "float32[3]"}]), (b"others", [])])
+def test_what_torch_has_saved_to_memory_is_a_checkpoint_where_it_is_moved_to(run, content, expected):
+    saves = [event for event in run(lambda: save_by_way_of_memory(3, content)) if isinstance(event, FileSave)]
+    assert [event.keys for event in saves] == expected
+    assert all(event.path == "last.ckpt" for event in saves)
 
 
 def test_recording_can_be_switched_off(place):

@@ -141,7 +141,7 @@ def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bo
 def _lacks_order_of_library(runs: Mapping[str, Run]) -> bool:
     """Return whether a restart fails by the order of samples alone, which its library does not restore."""
     verdict = resume(runs, CheckOptions())
-    return verdict.status == FAIL and is_of_library(verdict.summary, runs["resumed"])
+    return verdict.status == FAIL and is_of_library(verdict.summary, runs["many"], runs["resumed"])
 
 
 def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:

@@ -128,6 +128,11 @@ class DispatchedBatches(Event):
 
 
 @dataclass(frozen=True)
+class CountedPass(Event):
+    """A loader of a library begins a pass, whose number from 0 in this process is the epoch of its sampler."""
+
+
+@dataclass(frozen=True)
 class SpawnCall(Event):
     """The script calls torch.multiprocessing.spawn or start_processes."""
 

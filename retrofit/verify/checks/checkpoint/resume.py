@@ -16,7 +16,7 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .continued_steps import ANOTHER_LOSS, OTHER_WEIGHTS, drawn_samples, kind_of, kinds_of_faults, step_fault
 from .first_epoch import steps_saved
-from .library_order import IN_ORDER, NOTE
+from .library_order import IN_ORDER, library_note
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .random_states import random_state_note
 from .restored_state import memory_faults, state_faults
@@ -69,7 +69,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     steps = min(resumed.num_steps, many.num_steps - done)
     exact = all(_hashes(a, done, steps) == _hashes(b, 0, steps) for a, b in zip(many.ranks, resumed.ranks))
     notes = [
-        NOTE if resumed is in_order else None,
+        library_note(resumed) if resumed is in_order else None,
         None if exact else "equal up to rounding, not bit for bit",
         random_state_note(many, resumed, done),
     ]

@@ -1,25 +1,30 @@
-"""Rows that a library gathers from all ranks for a metric, and batches that it sends from one rank to the others."""
+"""Batches of libraries: rows gathered for a metric, batches sent from one rank to the others, counted passes."""
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from retrofit.verify.trace.after_import import after_import
-from retrofit.verify.trace.events import DispatchedBatches, MetricRows, Record
+from retrofit.verify.trace.events import CountedPass, DispatchedBatches, Event, MetricRows, Record
 
 # Functions that leave out of what they gather the samples by which a library has filled up the last batch.
 GATHERING = {"accelerate.accelerator": ("Accelerator", "gather_for_metrics")}
-# Loaders that draw the batches of all ranks on rank 0. A pass over them is an `__iter__`.
-DISPATCHING = {"accelerate.data_loader": "DataLoaderDispatcher"}
+# Loaders that draw the batches of all ranks on rank 0, or count their passes. A pass over them is an `__iter__`.
+PASSES: dict[str, tuple[str, Event]] = {
+    "accelerate.data_loader": ("DataLoaderDispatcher", DispatchedBatches()),
+    "lightning_fabric.wrappers": ("_FabricDataLoader", CountedPass()),
+    "lightning.fabric.wrappers": ("_FabricDataLoader", CountedPass()),
+}
 
 
 def install_gathered(record: Record) -> None:
-    """Record MetricRows for each call of a function of GATHERING, DispatchedBatches for a pass over DISPATCHING."""
-    for name, loader in DISPATCHING.items():
-        after_import(name, functools.partial(_watch_passes, record, loader))
+    """Record MetricRows for each call of a function of GATHERING, and the event of a pass over a loader of PASSES."""
+    for name, (loader, event) in PASSES.items():
+        after_import(name, functools.partial(_watch_passes, record, loader, event))
     for name, (owner, function) in GATHERING.items():
         after_import(name, functools.partial(_watch, record, owner, function))
 
@@ -39,13 +44,13 @@ def _watch(record: Record, owner: str, function: str, module: ModuleType) -> Non
     setattr(watched, function, traced)
 
 
-def _watch_passes(record: Record, loader: str, module: ModuleType) -> None:
+def _watch_passes(record: Record, loader: str, event: Event, module: ModuleType) -> None:
     watched = getattr(module, loader)
     iterate: Callable[..., Any] = watched.__iter__
 
     @functools.wraps(iterate)
     def traced(*args: Any) -> Any:
-        record(DispatchedBatches())
+        record(copy.copy(event))
         return iterate(*args)
 
     watched.__iter__ = traced

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import zlib
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +20,16 @@ if TYPE_CHECKING:
     from .files import FileTrace
 
 MOST_REMEMBERED = 1000  # files that were saved and may yet be renamed
+MOST_BUFFERS = 8  # in memory, whose bytes may yet be written to a file
 
 
 def install_saves(record: Record, files: FileTrace) -> None:
-    """Record a FileSave for a file by torch.save, again when it is renamed, and a FileLoad for one by torch.load."""
+    """Record a FileSave for a file by torch.save, again when it is renamed, and a FileLoad for one by torch.load.
+
+    A file that a library fills with what torch.save has written to memory is one when it is renamed.
+    """
     saved: dict[str, tuple[Keys, Values]] = {}  # by place
+    in_memory: dict[tuple[int, int], tuple[Keys, Values]] = {}  # by size and checksum
     save, load = torch.save, torch.load
 
     @functools.wraps(save)
@@ -37,6 +45,11 @@ def install_saves(record: Record, files: FileTrace) -> None:
                     del saved[next(iter(saved))]
                 saved[files.place(path)] = content
                 _record_save(files.name(path), *content)
+        elif files.active and hasattr(f, "getbuffer"):
+            with suppress(Exception):
+                if len(in_memory) >= MOST_BUFFERS:
+                    del in_memory[next(iter(in_memory))]
+                in_memory[_sum_of(f.getbuffer())] = describe(obj), values_of(obj)
         return result
 
     @functools.wraps(load)
@@ -49,6 +62,11 @@ def install_saves(record: Record, files: FileTrace) -> None:
         return load(f, map_location, *args, **kwargs)
 
     def on_rename(source: str, target: str) -> None:
+        if source not in saved and os.path.isfile(source):
+            sizes = {size for size, _ in in_memory}
+            is_known = os.path.getsize(source) in sizes
+            content = in_memory.get(_sum_of(Path(source).read_bytes())) if is_known else None
+            saved.update({source: content} if content is not None else {})
         for place in [place for place in saved if place == source or place.startswith(f"{source}/")]:
             content = saved.pop(place)
             saved[target + place[len(source) :]] = content
@@ -61,6 +79,10 @@ def install_saves(record: Record, files: FileTrace) -> None:
     files.on_rename = on_rename
     torch.save = torch.serialization.save = traced_save
     torch.load = torch.serialization.load = traced_load
+
+
+def _sum_of(content: Any) -> tuple[int, int]:
+    return len(content), zlib.crc32(content)
 
 
 def _path(file: Any) -> Any:
