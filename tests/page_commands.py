@@ -124,6 +124,9 @@ TESTED = {
     "python docs/make_session.py": "tests/test_pages.py::test_the_recording_is_up_to_date",
     "python -m retrofit convert tests/single_gpu/train.py --root .":
         "tests/convert/test_reference_project.py::test_two_processes_train",
+    "python -m retrofit verify train.py --original tests/single_gpu/train.py --converted-args=\"--sync_bn\" -- "
+    "--layers 18 --crop_size 32 --batchsize 8 --epochs 2":
+        "tests/test_verify_reference_project.py::test_the_reference_project_passes_its_own_proof",
     "python benchmarks/scaling.py --batchsize 32 --rounds 5": "tests/test_benchmarks.py::test_the_speed_up_table",
     "python benchmarks/comm_hooks.py": "tests/test_benchmarks.py::test_the_table_of_communication_hooks",
     "torchrun --nproc_per_node=4 --standalone benchmarks/memory_per_rank.py":
@@ -144,8 +147,6 @@ NOT_RUN = {
     "bash tests/run.sh tests/test_vscode.py": "what runs this test",
     "bash tests/run.sh --all": "what runs this test",
     "watch -n 1 nvidia-smi": "needs a GPU",
-    "python -m retrofit verify train.py --original tests/single_gpu/train.py --converted-args=\"--sync_bn\" -- "
-    "--layers 18 --crop_size 32 --batchsize 8 --epochs 2": f"{LONG}; docs/make_bug_table.py runs it 20 times",
     "torchrun --nproc_per_node=2 --standalone train.py --dataset camvid --dataset_path DIR --layers 18 --crop_size 176 "
     "--batchsize 8 --epochs 40 --lr 0.02 --warmup 2 --workers 1": "needs the CamVid data",
     "python benchmarks/loader.py --dataset camvid --dataset_path DIR --crop_size 180": "needs the CamVid data",
