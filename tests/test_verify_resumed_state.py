@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from verify_command import judge
-from verify_evidence import change, cut, failures, order_of_epoch, redraw, run_of, sound_runs
+from verify_evidence import change, cut, events_of, failures, order_of_epoch, redraw, run_of, sound_runs, spoil
 
 from retrofit.verify.checks import run_checks
 from retrofit.verify.checks.checkpoint.resume import other_number_of_steps
@@ -280,3 +280,30 @@ def test_ranks_that_part_after_a_resume_are_found_whatever_the_script_before_the
     (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "resume"]
     assert (verdict.status, verdict.cause) == ("FAIL", "RF507")
     assert verdict.summary.startswith("the ranks hold different weights after the resume")
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["all restored", "optimizer lost"])
+def test_what_else_is_lost_shows_in_the_order_without_the_stop(is_lost: bool) -> None:
+    """Where the script before the change begins the order again, too, the samples hide what the change forgets."""
+    runs = sound_runs()
+    runs["alone"], runs["alone_resumed"] = run_of("alone"), run_of("alone_resumed", epochs=(1,))
+    runs["resumed_in_order"] = run_of("resumed_in_order", 2, epochs=(1,))
+    for name in ("alone_resumed", "resumed_in_order"):
+        runs[name].steps_before = runs["resumed"].steps_before
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0)[rank::2])
+    change(runs["alone_resumed"], EpochOrder, having={"iteration": 0}, batches=[order_of_epoch(0)])
+    for rank in (0, 1):  # their samplers begin the order again; the batches are those without the stop
+        orders = [order_of_epoch(0)[rank::2]]
+        change(runs["resumed_in_order"], EpochOrder, [rank], having={"iteration": 0}, batches=orders)
+    if is_lost:
+        hashes = ["another weight", "another bias"]
+        parameters = [[9.0, 9.0], [9.0, 9.0]]
+        for event in events_of(runs["resumed_in_order"], OptimizerStep):
+            spoil(event, parameters=parameters, parameter_hash="others", parameter_hashes=hashes)
+    (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "resume"]
+    if is_lost:
+        assert (verdict.status, verdict.cause) == ("FAIL", "RF507")
+        assert verdict.summary.startswith("the weights are others after a step with the same loss")
+    else:
+        assert verdict.status == "NOT APPLICABLE" and "not restored by the script before" in verdict.summary
+        assert "all else is as without it" in (verdict.note or "")

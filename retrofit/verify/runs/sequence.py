@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER, is_of_library
-from retrofit.verify.checks.checkpoint.resume import resume
+from retrofit.verify.checks.checkpoint.resume import forgets_order_as_before, resume
 from retrofit.verify.checks.data.global_batch import is_divided_twice
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.processes.errors import first_failure
@@ -25,6 +25,7 @@ from retrofit.verify.processes.stacks import stack_summary
 from retrofit.verify.restarts.restart import Restart
 from retrofit.verify.restarts.resumes import Resumes, on_one_process
 from retrofit.verify.source.batch_mode import keeps_batch
+from retrofit.verify.source.distribution import is_converted
 from retrofit.verify.trace.events import EpochCut, EpochKept, SpawnCall, TraceError
 from retrofit.verify.trace.settings import UNCUT, CutEpoch
 from retrofit.verify.verdict import FAIL
@@ -74,11 +75,12 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
         _run(plan, runs, progress, "one process with other orders and other rounding", list(PERTURBED))
     elif together and may_be_rounding(runs.by_name, tolerance_of(runs.by_name["many"], CheckOptions())):
         _run(plan, runs, progress, "one process on the same batches in another order", ["reordered"])
-    if "resumed" in restarts and _lacks_order_of_library(runs.by_name):
-        text = "the restart with the order of samples that it has without the stop"
-        _run(plan, runs, progress, text, [IN_ORDER], {IN_ORDER: restarts["resumed"]})
+    if _lacks_order_of_library(runs.by_name):
+        _resume_in_order(plan, runs, progress, restarts)
     if _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress, restarts)
+        if _forgets_order_as_before(plan, runs.by_name):
+            _resume_in_order(plan, runs, progress, restarts)
     return runs
 
 
@@ -142,6 +144,18 @@ def _lacks_order_of_library(runs: Mapping[str, Run]) -> bool:
     """Return whether a restart fails by the order of samples alone, which its library does not restore."""
     verdict = resume(runs, CheckOptions())
     return verdict.status == FAIL and is_of_library(verdict.summary, runs["many"], runs["resumed"])
+
+
+def _forgets_order_as_before(plan: Plan, runs: Mapping[str, Run]) -> bool:
+    """Return whether a restart is not judged since the script before the change loses the samples' order, too."""
+    options = CheckOptions(is_converted=is_converted(plan.judged_script, plan.project_of("one")))
+    return forgets_order_as_before(resume(runs, options))
+
+
+def _resume_in_order(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:
+    """Resume with the samples of the run without the stop: so what else was not restored shows."""
+    text = "the restart with the order of samples that it has without the stop"
+    _run(plan, runs, progress, text, [IN_ORDER], {IN_ORDER: made["resumed"]})
 
 
 def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:

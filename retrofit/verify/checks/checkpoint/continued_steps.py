@@ -56,9 +56,10 @@ def kind_of(fault: Finding) -> str:
 
 def _orders_differ(rank: RankTrace, other: RankTrace) -> bool:
     """Return whether a sampler gives an epoch of the training another order; what is drawn may be replayed."""
-    orders = {one.place: one.order for one in rank.training if one.order is not None}
-    again = {one.place: one.order for one in other.training if one.order is not None}
-    return any(orders[place] != again[place] for place in orders.keys() & again.keys())
+    orders, again = (
+        {one.place[:2]: one.order for one in each.training if one.order is not None} for each in (rank, other)
+    )
+    return any(orders[epoch] != again[epoch] for epoch in orders.keys() & again.keys())
 
 
 def _compared(many: Run, resumed: Run, done: int, tolerance: float) -> Iterator[tuple[int, int, list[Difference]]]:

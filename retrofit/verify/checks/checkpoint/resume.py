@@ -12,11 +12,19 @@ from retrofit.verify.checks.training.causes.averaged_weights import averaged_wei
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.evidence import RankTrace, Run, Runs, flat
-from retrofit.verify.verdict import Verdict, count, not_applicable, passed
+from retrofit.verify.verdict import NOT_APPLICABLE, Verdict, count, not_applicable, passed
 
-from .continued_steps import ANOTHER_LOSS, OTHER_WEIGHTS, drawn_samples, kind_of, kinds_of_faults, step_fault
+from .continued_steps import (
+    ANOTHER_LOSS,
+    OTHER_SAMPLES,
+    OTHER_WEIGHTS,
+    drawn_samples,
+    kind_of,
+    kinds_of_faults,
+    step_fault,
+)
 from .first_epoch import steps_saved
-from .library_order import IN_ORDER, library_note
+from .library_order import IN_ORDER, is_of_library, library_note
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .random_states import random_state_note
 from .restored_state import memory_faults, state_faults
@@ -24,6 +32,8 @@ from .restored_state import memory_faults, state_faults
 OWN_OPTIMIZERS = (
     "between averages of the weights each rank has an optimizer state of its own, and the checkpoint holds that of one"
 )
+NOT_BEFORE = "not restored by the script before the change either, on one process"
+ELSE_RESTORED = "with the order that the samples have without the stop, all else is as without it"
 NO_STEP = "the resumed script makes no optimizer step"
 
 
@@ -34,7 +44,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     reason = given if "resumed" not in runs else not_made(runs, "many", "resumed")
     if reason:
         return not_applicable(check, title, reason)
-    in_order = runs.get(IN_ORDER)
+    in_order, as_it_is = runs.get(IN_ORDER), runs["resumed"]
     if in_order is not None and in_order.finished:
         runs = {**runs, "resumed": in_order}
     many, resumed = runs["many"], runs["resumed"]
@@ -60,12 +70,13 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
         other = _ranks_apart(resumed, done) or other_number_of_steps(runs, done)
         if other is not None:
             return fail_with(check, title, other)
-        summary = f"not restored by the script before the change either, on one process: {kind_of(faults[0])}"
-        return not_applicable(check, title, summary, note="the script does the same on one process")
+        return not_applicable(check, title, f"{NOT_BEFORE}: {kind_of(faults[0])}", note=ON_ONE_PROCESS)
     if own and averaged_weights(many) is not None and _is_optimizer_of_another_rank(own[0]):
         return not_applicable(check, title, OWN_OPTIMIZERS)
     if own:
         return fail_with(check, title, _noted(own, known))
+    if resumed is in_order and not is_of_library(OTHER_SAMPLES, many, as_it_is):
+        return not_applicable(check, title, f"{NOT_BEFORE}: {OTHER_SAMPLES}", note=f"{ON_ONE_PROCESS}; {ELSE_RESTORED}")
     steps = min(resumed.num_steps, many.num_steps - done)
     exact = all(_hashes(a, done, steps) == _hashes(b, 0, steps) for a, b in zip(many.ranks, resumed.ranks))
     notes = [
@@ -74,6 +85,11 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
         random_state_note(many, resumed, done),
     ]
     return passed(check, title, f"the same samples, losses, rates and weights in {count(steps, 'step')}", joined(notes))
+
+
+def forgets_order_as_before(verdict: Verdict) -> bool:
+    """Return whether this check was not judged since the script before the change loses the samples' order, too."""
+    return verdict.status == NOT_APPLICABLE and verdict.summary == f"{NOT_BEFORE}: {OTHER_SAMPLES}"
 
 
 def _is_optimizer_of_another_rank(fault: Finding) -> bool:

@@ -183,6 +183,8 @@ class TracedIterator:
     def _trace_samples(self) -> None:
         trace = self.trace
         replayed = trace.replay.batches((self.key, self.epoch, self.repeat)) if trace.replay else None
+        if replayed is None and trace.replay and trace.settings.epochs_done and torch.is_grad_enabled():
+            replayed = trace.replay.batches_of_epoch(self.key, self.epoch)
         if self.is_map:
             replayed = self._trace_order(replayed)
         self._trace_items(replayed)

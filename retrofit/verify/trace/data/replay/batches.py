@@ -79,6 +79,11 @@ class Replay:
             return None
         return [[batch[i] for i in order] for batch, order in zip(joined, self._orders[place])]
 
+    def batches_of_epoch(self, dataset: str, epoch: int) -> list[list[Any]] | None:
+        """Return those of the training iteration of an epoch, whatever iterations over the same data came before it."""
+        places = [place for place in self._batches if place[:2] == (dataset, epoch)]
+        return self.batches(places[0]) if len(places) == 1 else None
+
 
 def _orders(events: Sequence[Event]) -> dict[Place, bool]:
     """Return for each pass of a rank over samples with numbers whether its order was drawn from the own streams."""
