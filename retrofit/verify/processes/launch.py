@@ -6,6 +6,7 @@ Ranks for which a launch names an interpreter are forked there.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import sys
@@ -28,6 +29,8 @@ from .rank_process import KILL_S, TERMINATE_S, RankProcess, collect_stacks, end_
 __all__ = ["Launch", "RunResult", "free_port", "run_together", "signals_raise"]
 
 POLL_S = 0.02
+PORTS = (10_240, 32_768)  # the kernel's range for connections begins at 32768 (ip_local_port_range)
+MOST_PORTS_TRIED = 1000
 PROGRESS_S = 0.5
 FAILED_GRACE_S = 5.0  # a rank whose peer fails usually ends by itself, with a message of its own
 LEFT_OVER_S = 1.0  # multiprocessing's resource tracker ends shortly after the process that it serves
@@ -114,13 +117,25 @@ def run_together(
 
 
 def free_port(taken: Collection[int] = ()) -> int:
-    """Return a TCP port of 127.0.0.1 that no process listens on and that is not among `taken`."""
-    while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = int(listener.getsockname()[1])
-        if port not in taken:
+    """Return a TCP port of 127.0.0.1 that no process listens on and that is not among `taken`.
+
+    Below those that the kernel gives to connections: one of them may be in use again before a rank listens on it.
+    """
+    draw = random.SystemRandom()
+    for _ in range(MOST_PORTS_TRIED):
+        port = draw.randrange(*PORTS)
+        if port not in taken and _can_be_bound(port):
             return port
+    raise OSError(f"none of {MOST_PORTS_TRIED} ports between {PORTS[0]} and {PORTS[1]} is free on 127.0.0.1")
+
+
+def _can_be_bound(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 class _Run:
