@@ -18,6 +18,7 @@ from typing import Any, Union
 Fingerprint = list[float]  # of a tensor: its 2-norm, and its product with a fixed vector of random signs
 Sample = Any  # the index in its dataset, a list of such, or the hash of the content of a stream's item
 Place = tuple[str, int, int]  # of a pass over a dataset: `dataset`, `epoch` and `repeat` of its IterationStart
+RANDOM_STATE = "random state "  # how a saved value begins that is one; a hash follows
 OWN_BATCHES = "own batches"  # in place of the type of a dataset: no DataLoader gives these
 Value = Union[None, bool, int, float, str, list[float]]  # a number, a text, or the Fingerprint of a tensor
 Values = dict[str, Value]  # by name; None where there is nothing to compare

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.evidence import Run
-from retrofit.verify.trace.events import FileSave
+from retrofit.verify.trace.events import RANDOM_STATE, FileSave
 
 from .saved_files import saves
-
-PREFIX = "random state "  # of a saved value
 
 
 def random_state_faults(many: Run, resumed: Run, done: int) -> Iterator[Finding]:
@@ -35,5 +33,5 @@ def _others(many: Run, resumed: Run, done: int) -> Iterator[tuple[str, str, str,
     for place in sorted(ours.keys() & theirs.keys(), key=lambda place: place[1]):
         for name, value in ours[place].values.items():
             other = theirs[place].values.get(name)
-            if isinstance(value, str) and isinstance(other, str) and value.startswith(PREFIX) and value != other:
+            if isinstance(value, str) and isinstance(other, str) and value.startswith(RANDOM_STATE) and value != other:
                 yield place[0], name, value, other

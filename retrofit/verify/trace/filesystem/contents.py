@@ -13,14 +13,13 @@ from torch import nn
 
 from retrofit.verify.trace.computation.fingerprint import norm_and_projection
 from retrofit.verify.trace.computation.operators import untraced
-from retrofit.verify.trace.events import Keys, Value, Values
+from retrofit.verify.trace.events import RANDOM_STATE, Keys, Value, Values
 
 MOST_LEAVES = 2000
 MOST_PLAIN_ITEMS = 100  # longer lists without tensors or containers are described as one leaf
 MOST_LEVELS = 50
 MOST_CHARACTERS = 200  # of a text that is kept; of a longer one a hash
 STATE_SIZES = (5056, 16)  # bytes of torch's random state, on the CPU and on a GPU
-RANDOM_STATE = "random state "  # followed by a hash
 
 
 def describe(obj: Any) -> Keys:
