@@ -10,12 +10,12 @@ from ..python_api import ADDS_ALL, GOES_THROUGH, MAPPINGS
 from ..scopes import Scope, parameters
 from ..values.attribute_names import is_taken_by_text
 from ..values.fields import fields_of_tuple
-from ..values.kinds import External, LocalClass, LocalFunction, Result
+from ..values.kinds import External, LocalClass, LocalFunction, Result, Values
 from .by_text import cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame
 from .objects import gone_through, keep_given, made_outside, set_by_name
-from .state import NONE, Cell, Flow, joined, mixed
+from .state import NONE, Cell, Flow, joined, mixed, returned_by_either
 from .templates import filled, is_template
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Meaning(NamedTuple):
     result: Flow | None
     changed: list[ast.expr]
     is_opaque: bool
-    made: LocalClass | None
+    made: list[LocalClass]
     may_be_outside: bool
     fields: list[str]
 
@@ -74,9 +74,11 @@ class Calls:
             ran = self._run_all(node, functions, receiver, self.spread(node, given), named)
             if self._meaning(node).may_be_outside:
                 ran = run.domain.either([ran, self._outside(node, receiver, [*given, *named])])
+            if meaning.made and not ran.differs:
+                ran = joined(ran, self._make_each(node, meaning.made, given, named))
             return run.expressions.settle_draws(ran)
-        if meaning.made is not None:
-            return run.expressions.settle_draws(self._make(node, meaning.made, given, named))
+        if meaning.made:
+            return run.expressions.settle_draws(self._make_each(node, meaning.made, given, named))
         if meaning.fields:
             cells = frozenset([run.new_cell(node)])
             for name, flow in [*zip(meaning.fields, given), *((k.arg, flow) for k, flow in zip(node.keywords, named))]:
@@ -92,13 +94,12 @@ class Calls:
         run, question = self.run, (node, self.run.scope)
         if question not in self._known:
             values = run.analysis.evaluate(node.func, run.scope)
-            classes = (v for v in values if isinstance(v, LocalClass))
             self._known[question] = _Meaning(
                 self._goes_through(node),
                 run.domain.result(node, run.scope),
                 run.domain.changed(node, run.scope),
                 run.domain.is_opaque(node, run.scope),
-                next(classes, None),
+                self._classes(node, values),
                 any(isinstance(v, (External, Result)) for v in values),
                 fields_of_tuple(run.analysis, node, run.scope),
             )
@@ -165,9 +166,8 @@ class Calls:
         known = [(method, Flow(cells=frozenset([cell]))) for method, cell in methods if method is not None]
         if known:
             return known
-        if self._meaning(node).made is not None:
-            return []
-        functions = run.analysis.functions_called(node, run.scope)
+        made = {method.scope for method in map(self._constructor, self._meaning(node).made) if method is not None}
+        functions = [f for f in run.analysis.functions_called(node, run.scope) if f.scope not in made]
         return [(function, self._some_object(function, node)) for function in functions]
 
     def _some_object(self, function: LocalFunction, node: ast.Call) -> Flow:
@@ -194,7 +194,7 @@ class Calls:
         for function, self_flow in functions[:MOST_FUNCTIONS]:
             run.memory.state = before.copy()
             flow = self.run_function(node, function, self_flow, given, named)
-            result = flow if result is None else joined(result, flow)
+            result = flow if result is None else returned_by_either(result, flow)
             ends.append(run.memory.state)
         run.memory.meet(ends)
         return result or NONE
@@ -247,13 +247,32 @@ class Calls:
             run.memory.store(arguments.kwarg.arg, scope, Flow(cells=frozenset([others])))
         return positional
 
+    def _classes(self, node: ast.Call, values: Values) -> list[LocalClass]:
+        """Return the classes that a call makes an object of: of several those that take its arguments."""
+        classes = sorted((value for value in values if isinstance(value, LocalClass)), key=_place_of_class)
+        if len(classes) < 2:
+            return classes
+        called = {function.scope for function in self.run.analysis.functions_called(node, self.run.scope)}
+        constructors = {made: self._constructor(made) for made in classes}
+        fitting = [made for made, method in constructors.items() if method is None or method.scope in called]
+        return (fitting or classes)[:MOST_FUNCTIONS]
+
+    def _constructor(self, made: LocalClass) -> LocalFunction | None:
+        return self.run.analysis.classes.method(made.scope, "__init__")
+
+    def _make_each(self, node: ast.Call, classes: list[LocalClass], given: list[Flow], named: list[Flow]) -> Flow:
+        flow = self._make(node, classes[0], given, named)
+        for made in classes[1:]:
+            flow = joined(flow, self._make(node, made, given, named))
+        return flow
+
     def _make(self, node: ast.Call, made: LocalClass, given: list[Flow], named: list[Flow]) -> Flow:
         run = self.run
         cell = run.new_cell(node, made.scope)
         flow = Flow(cells=frozenset([cell]))
         run.memory.state.drop(cell)
-        method = run.analysis.classes.method(made.scope, "__init__")
-        if method is not None and not run.domain.is_opaque(node, run.scope):
+        method = self._constructor(made)
+        if method is not None and not run.domain.is_made_unseen(made.scope):
             self.run_function(node, method, flow, given, named)
         elif method is None and (containers := run.containers.of_class(made.scope)):
             run.containers.fill_new(flow.cells, node, self.spread(node, given), named, bool(containers & MAPPINGS))
@@ -322,3 +341,7 @@ class Calls:
         for cell in run.expressions.of(node.args[0]).cells if names else ():
             for name in names:
                 run.memory.state[cell, name] = NONE
+
+
+def _place_of_class(made: LocalClass) -> tuple[str, int]:
+    return made.scope.source.name, made.scope.node.lineno  # type: ignore[union-attr]

@@ -82,6 +82,9 @@ class Domain(Protocol):
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
         """Return whether a call runs a function of the program that is not to be looked into."""
 
+    def is_made_unseen(self, owner: Scope) -> bool:
+        """Return whether the constructor of a class is not to be looked into."""
+
     def keeps(self, call: ast.Call) -> bool:
         """Return whether an object of a library may keep what a call gives it."""
 

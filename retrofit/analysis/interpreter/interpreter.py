@@ -361,11 +361,14 @@ class Interpreter:
         is_known = not self.memory.held(flow.cells) or (
             isinstance(drawn, ast.Call) and unchanged(self.analysis, drawn, self.scope)
         )
-        if is_known and not flow.differs:
-            known = self.domain.element(drawn, self.scope)
+        known = self.domain.element(drawn, self.scope) if is_known and not flow.differs else None
+        if known is not None:
+            return known
+        own = next_of(self, drawn, flow, is_loop=True)
+        if own is None and not flow.differs and not any(map(self.containers.holds, flow.cells)):
+            known = self.domain.element(drawn, self.scope)  # of an object that has attributes, and no elements
             if known is not None:
                 return known
-        own = next_of(self, drawn, flow, is_loop=True)
         return self.domain.taken_apart(drawn, self.scope, self.expressions.element(flow) if own is None else own)
 
     def _aged(self, state: State) -> State:

@@ -160,6 +160,17 @@ def joined(one: Flow, other: Flow) -> Flow:
     return drawn_too(_joined(one, other), one, other)
 
 
+def returned_by_either(one: Flow, other: Flow) -> Flow:
+    """Return what is known of what one or another function gives: of one kind, it gets its place where it is called."""
+    both = joined(one, other)
+    if one == other or one.kind != other.kind or one.kind in (SAME, OTHER) or one.parts or other.parts:
+        return both
+    inputs = escaped(replace(one, roots=frozenset())) | escaped(replace(other, roots=frozenset()))
+    is_read, is_term = one.is_read and other.is_read, one.is_term and other.is_term
+    made = replace(one, place=None, is_read=is_read, is_term=is_term, inputs=inputs)
+    return replace(made, is_drawn=both.is_drawn, roots=one.roots | other.roots, cells=both.cells)
+
+
 def drawn_too(flow: Flow, *sources: Flow) -> Flow:
     """Return `flow`, marked as drawn if one of its sources is."""
     if not flow.is_drawn:

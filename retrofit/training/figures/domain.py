@@ -331,13 +331,18 @@ class TorchDomain:
     def is_opaque(self, call: ast.Call, scope: Scope) -> bool:
         if call in self.models and self.calls.is_of_module(call, scope):
             return True
-        for value in self.analysis.evaluate(call.func, scope):
-            if isinstance(value, LocalClass) and is_module(self.analysis, Instance(value.scope)):
-                return not self._trains(value.scope)
+        values = self.analysis.evaluate(call.func, scope)
+        is_function = any(isinstance(value, LocalFunction) for value in values)  # too: what a text names
+        for value in values:
+            if isinstance(value, LocalClass) and not is_function and self.is_made_unseen(value.scope):
+                return True
             if isinstance(value, Instance) and is_module(self.analysis, value):
                 is_term = call in self.terms and call not in self.models
                 return not is_term and not has_no_weights(self.analysis, value.scope)
         return False
+
+    def is_made_unseen(self, owner: Scope) -> bool:
+        return is_module(self.analysis, Instance(owner)) and not self._trains(owner)
 
     def _trains(self, owner: Scope) -> bool:
         return any(frame.scope.parent is owner for path in self.project.paths for frame in path.frames)

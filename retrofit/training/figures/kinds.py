@@ -61,6 +61,7 @@ MAKING = FILLED | DRAWN | NEW | TENSOR_CLASSES | {"fill", "random", "multinomial
 FORMATTING = CONTAINER_NAMES | {"format", "join", "zip", "str", "repr", "print"}
 FIXED = TYPE_ATTRIBUTES | TYPE_METHODS | GRAPH
 SCALARS = {"abs"}
+ALONG_DIMENSIONS = {"max", "min", "amax", "amin", "any", "all", "prod", "logsumexp"}
 
 
 def of_operator(op: ast.operator, left: str, right: str) -> str:
@@ -142,10 +143,8 @@ def _of_tensor(kind: str, name: str, call: ast.Call | None, first: int) -> str:
         given = call.args[first:] if call is not None else []
         is_flat = len(given) == 1 and ast.unparse(given[0]) == "-1"
         return kind if kind not in (LAYOUT, COLUMNS) else BATCH if is_flat else LAYOUT
-    if name in ("max", "min"):  # along a dimension of the samples' own
-        given = [a for a in (call.args[first:] if call else [])] + [k.value for k in (call.keywords if call else [])]
-        is_inner = bool(given) and all(isinstance(a, (ast.Constant, ast.UnaryOp)) for a in given)
-        return kind if is_inner and ast.unparse(given[0]) != "0" else OTHER
+    if name in ALONG_DIMENSIONS:
+        return _along(kind, _dims(call, first))
     return kind if name in ENTRYWISE else OTHER
 
 
@@ -179,6 +178,13 @@ def _of_reduction(kind: str, name: str, call: ast.Call | None, first: int) -> st
     if int(kind == COLUMNS) in dims:
         return SUM if name == "sum" else MEAN
     return kind if dims else OTHER
+
+
+def _along(kind: str, dims: set[int] | None) -> str:
+    """Return the kind of a tensor without some dimensions of the samples' own; OTHER if they are not, or unknown."""
+    if not dims or kind == LAYOUT or int(kind == COLUMNS) in dims or (kind == COLUMNS and min(dims) < 0):
+        return OTHER
+    return BATCH if kind == COLUMNS and 0 in dims else kind
 
 
 def _dims(call: ast.Call | None, first: int) -> set[int] | None:
