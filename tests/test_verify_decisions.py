@@ -127,6 +127,16 @@ SPOILED = {
 }
 AGREED = {
     "as it is": [],
+    "the script reads its own code, and draws from generators of every kind": [
+        (
+            "import torch\n",
+            "import ast\nimport numpy as np\nimport torch\n"
+            "assert isinstance(ast.parse(open(__file__).read(), __file__), ast.Module)\n"
+            "rng, old = np.random.default_rng(0), np.random.RandomState(0)\n"
+            "rng.multinomial(5, [0.2, 0.8]), rng.dirichlet([1.0, 2.0]), old.multivariate_normal([0.0], [[1.0]])\n"
+            "rng.normal(size=np.array([2, 3])), rng.choice(np.array(5)), rng.bytes(4), old.weibull(2.0, 3)\n",
+        )
+    ],
     "rank 0 decides and tells the others": [
         (
             "        if bad > 5:\n            break\n",

@@ -27,7 +27,7 @@ def found(runs, **options):
 
 
 def test_a_larger_batch_is_named_as_such():
-    verdict = found(sound_runs(), lists_own_figures=True)
+    verdict = found(sound_runs(), uses_runtime=True)
     assert verdict.status == "PASS"
     expected = "larger batch, by design: 2 times as many samples per step (16); learning rate x 2 (linear rule)"
     assert verdict.summary == expected
@@ -78,7 +78,7 @@ FAULTS = [
 def test_a_fault_of_this_mode_alone_is_found(spoil, words):
     runs = sound_runs()
     spoil(runs["default"])
-    verdict = found(runs, lists_own_figures=True)
+    verdict = found(runs, uses_runtime=True)
     assert verdict.status == "FAIL" and verdict.summary.startswith("as you start it") and words in verdict.summary
 
 
@@ -117,7 +117,7 @@ def test_a_schedule_without_a_scheduler_is_not_judged():
     runs = sound_runs()
     for name in ("one", "default"):
         change(runs[name], OptimizerFound, base_lr=[None])
-    verdict = found(runs, lists_own_figures=True)
+    verdict = found(runs, uses_runtime=True)
     assert verdict.status == "PASS" and "schedule of the script's own" in verdict.summary
 
 

@@ -21,6 +21,8 @@ from verify_evidence import (
 
 from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
+from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.output.own_figures import own_figures
 from retrofit.verify.checks.processes import collectives
 from retrofit.verify.trace.events import (
     BackwardCall,
@@ -494,3 +496,28 @@ def test_whole_numbers_are_compared_where_they_are_figures(ours, theirs, cause):
     for name, text in (("many", ours), ("reference", theirs)):
         insert(runs[name], [0], LoggedScalar, OutputLine(text=text, stream="stdout"))
     assert failures(run_checks(runs)).get("metrics") == cause
+
+
+LISTED = frozenset({"train.py:30"})
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "is_fault"),
+    [
+        ("0.730", CheckOptions(uses_runtime=True), True),  # in a line of progress, and not in the list of `convert`
+        ("0.730", CheckOptions(uses_runtime=True, listed_figures=frozenset({"train.py:31"})), True),
+        ("0.730", CheckOptions(uses_runtime=True, listed_figures=LISTED), False),
+        ("0.730", CheckOptions(), False),  # plain scripts print their own losses: it is listed after the PASS
+        ("0.701", CheckOptions(uses_runtime=True), False),  # the last digit is rounded
+        ("1.400", CheckOptions(), False),  # twice, but once only
+    ],
+)
+def test_a_figure_of_one_rank_in_a_line_of_progress(number, options, is_fault):
+    runs = sound_runs()
+    place = "train.py:30 in train"
+    for name, text in (("many", f"loss {number}"), ("reference", "loss 0.700")):
+        insert(runs[name], [0], OptimizerStep, OutputLine(text=text, stream="stdout", where=place))
+    assert failures(run_checks(runs, options)) == ({"metrics": "RF401"} if is_fault else {})
+    assert [*own_figures(runs, 1e-8)] == (
+        [] if number == "0.701" else [f"the printed loss at {place}: {number} with 2 processes, 0.700 with 1"]
+    )

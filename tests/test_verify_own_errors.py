@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from verify_command import judge
 from verify_evidence import copy_of, sound_runs
@@ -11,6 +12,8 @@ from verify_evidence import copy_of, sound_runs
 from retrofit.verify import checks
 from retrofit.verify.checks import run_checks
 from retrofit.verify.trace.events import ProcessExit, ScriptError, TraceError, event_of, line_of
+from retrofit.verify.trace.randomness.draws import RowDraws
+from retrofit.verify.trace.randomness.numpy_draws import by_rows
 from retrofit.verify.trace.recorder import Recorder, is_of_tracer, own_errors_recorded
 from retrofit.verify.verdict import exit_status, overall_status
 
@@ -160,6 +163,14 @@ def test_errors_of_the_script_are_not_the_tracer_s() -> None:
     with pytest.raises(ValueError, match="of the script") as caught:
         raise ValueError("of the script")
     assert not is_of_tracer(caught.value)
+
+
+@pytest.mark.parametrize(("draws", "is_own"), [(None, True), (RowDraws(print, list), False)])
+def test_a_slip_in_a_wrapper_is_the_tracer_s_and_a_wrong_argument_the_script_s(draws, is_own) -> None:
+    drawn = by_rows(draws, np.random, "binomial", np.random.RandomState(0).binomial, lambda: None)
+    with pytest.raises((AttributeError, ValueError)) as caught:
+        drawn(-1, 0.5)
+    assert is_of_tracer(caught.value) == is_own
 
 
 DIVERGES = """\

@@ -175,6 +175,7 @@ def examine(plan: Plan, args: argparse.Namespace) -> Report:
     from .runs.sequence import run_all
     from .source.coupled_losses import coupled_losses
     from .source.distribution import is_converted, uses_runtime
+    from .source.listed_figures import listed_figures
 
     progress = Progress()
     runs = run_all(plan, progress)
@@ -186,7 +187,8 @@ def examine(plan: Plan, args: argparse.Namespace) -> Report:
         runs.reasons,
         coupled,
         precision=plan.precision,
-        lists_own_figures=uses_runtime(project),
+        uses_runtime=uses_runtime(project),
+        listed_figures=listed_figures(project),
         is_converted=is_converted(plan.judged_script, project),
     )
     return build_report(plan, runs, run_checks(runs.by_name, options), options, progress.seconds())

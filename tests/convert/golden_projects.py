@@ -61,7 +61,7 @@ def convert(folder: Path, entry: str) -> dict[str, object]:
     diff = "".join(_diff(file.source.name, file.source.text, file.text) for file in conversion.files)
     files = {file.path: file.data for file in conversion.files}
     start = Start(project.entry.path, folder)
-    write_all(folder, {**files, **additions(start, vendor=True)}, start)
+    write_all(folder, {**files, **additions(start, vendor=True, listed=conversion.listed)}, start)
     return {
         "diff": diff + "".join(f"# {finding.place}: {finding.message}\n" for finding in conversion.listed),
         "findings": [(finding.code, finding.message) for finding in conversion.findings],

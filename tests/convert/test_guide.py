@@ -15,11 +15,14 @@ from convert.case import Case
 from convert.feature_cases import FEATURE_CASES
 from convert.shape_cases import SHAPE_CASES
 
+from retrofit.analysis.files.source import Place
 from retrofit.analysis.files.start import Start
 from retrofit.cli import main
 from retrofit.convert.added.guide import MOST_LINES, guide
 from retrofit.convert.added.script_facts import Option, ScriptFacts, script_facts
+from retrofit.rules.finding import Finding
 from retrofit.training import read_project
+from retrofit.verify.source.listed_figures import listed_figures
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
@@ -138,6 +141,18 @@ def test_a_long_page_has_the_places_of_a_file_in_one_line(tmp_path: Path) -> Non
     page = guide(Start(tmp_path / "train.py", tmp_path), True, steps=steps)
     assert len(page.splitlines()) <= MOST_LINES
     assert "  - `train.py:1`: counts; `:2`: counts; " in page and "`:20`: counts\n  - `logger.py:7`: counts\n" in page
+
+
+@pytest.mark.parametrize("number", [2, 40])
+def test_verify_reads_the_listed_figures(number: int, tmp_path: Path) -> None:
+    listed = [
+        Finding("RF401", Place("lib/train.py", line, 1), "rank 0's share: log['`a`; `:7`: '], is printed", "")
+        for line in range(11, 11 + number)
+    ]
+    steps = "- **Steps, not epochs.** Counted:\n  - `train.py:5`: counts\n"
+    page = guide(Start(tmp_path / "train.py", tmp_path), True, listed=listed, steps=steps)
+    (tmp_path / "MULTI_GPU.md").write_text(page, encoding="utf-8")
+    assert listed_figures(tmp_path) == {f"lib/train.py:{line}" for line in range(11, 11 + number)}
 
 
 def test_only_what_applies_is_there(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ class CheckOptions:
     # The places where the loss couples the samples of a batch, asked for when a loss is not that of one process.
     coupled: Callable[[], Sequence[str]] = tuple
     precision: str = FLOAT64  # in which the runs are compared: this, or AS_IS
-    lists_own_figures: bool = False  # the script uses a runtime, which lists what rank 0 gives out of its own share
+    uses_runtime: bool = False  # which has a function for each figure of all ranks, and a rule for the learning rate
+    listed_figures: frozenset[str] = frozenset()  # "file:line" of what the user was told is rank 0's share
     is_converted: bool = False  # `retrofit convert` wrote it: on one process it is what it was before
 
     def tolerance_for(self, dtype: str) -> float:

@@ -17,6 +17,7 @@ from .events import Event, ScriptError, TraceError, line_of
 MOST_ERRORS = 10
 # Errors of an operator or of a sample pass through these, and are the script's.
 _PASSED_THROUGH = tuple(os.path.join(FOLDER, *path) for path in (("computation", "operators.py"), ("randomness", "")))
+_SLIPS = (KeyError, AttributeError, NameError, AssertionError)  # which no operator and no draw raises
 
 
 class Recorder:
@@ -76,6 +77,8 @@ def is_of_tracer(error: BaseException) -> bool:
     """Return whether an error was raised in the tracer itself, and not by what the script calls through it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = frames[-1] if frames else None
-    if place is None or not place.filename.startswith(FOLDER) or place.filename.startswith(_PASSED_THROUGH):
+    if place is None or not place.filename.startswith(FOLDER):
+        return False
+    if place.filename.startswith(_PASSED_THROUGH) and not isinstance(error, _SLIPS):
         return False
     return isinstance(error, Exception) and place.name not in ("_item", "<lambda>", "_call", "serve")

@@ -18,7 +18,7 @@ def own_figures(runs: Runs, tolerance: float) -> Iterator[str]:
     theirs = all_values(reference.main)
     apart = first_apart(runs, PARAMETERS, tolerance)
     for name, values in all_values(many.main).items():
-        pairs = ((a, b) for a, b in zip(values, theirs.get(name, [])) if not a.equals(b))
+        pairs = ((a, b) for a, b in zip(values, theirs.get(name, [])) if a.clearly_differs(b))
         own = [(a, b) for a, b in pairs if apart is None or a.step <= apart.step]
         if own:
             a, b = own[0]

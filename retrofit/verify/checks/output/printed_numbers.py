@@ -43,7 +43,12 @@ class Value:
     rounding: float  # what the printed digits leave open
     step: int  # optimizer steps finished
     label: str = ""  # for a reader: "val_iou"
-    where: str | None = None  # the line of the script that gives it out
+    where: str | None = None  # the line of the script that gives it out, and its function
+
+    @property
+    def place(self) -> str:
+        """The line that gives it out, as `file:line`; "" where it is not known."""
+        return (self.where or "").partition(" in ")[0]
 
     def equals(self, other: Value) -> bool:
         """Return whether both are the same up to rounding and up to what the printed digits can tell."""
@@ -53,6 +58,10 @@ class Value:
             return True
         scale = max(abs(self.number), abs(other.number))
         return abs(self.number - other.number) <= max(RELATIVE * scale, self.rounding)
+
+    def clearly_differs(self, other: Value) -> bool:
+        """Return whether the difference is more than a unit of the last printed digit, which rounding may change."""
+        return not self.equals(other) and not abs(self.number - other.number) <= 1.01 * (self.rounding + other.rounding)
 
 
 def values_after_evaluations(rank: RankTrace, leaves_out: re.Pattern[str] = OF_TRAINING) -> dict[str, list[Value]]:

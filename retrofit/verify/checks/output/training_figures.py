@@ -17,9 +17,10 @@ Pair = tuple[Value, Value]
 
 
 def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
-    """Return a figure of the training that is a multiple of that of one process, or a summary of one rank's share.
+    """Return a figure of the training that is a multiple of that of one process, or is of one rank's share.
 
-    The loss of rank 0's last batch is not one: it is listed. A runtime lists by line what is rank 0's own.
+    The loss of rank 0's batch in a line of progress is listed, not accused, in a script without the runtime: PyTorch's
+    own examples print it. The runtime has `reduce_loss`, and `convert` lists by line what it leaves as it is.
     """
     if not_made(runs, "many", "reference") is not None:
         return None
@@ -29,30 +30,37 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
         return None
     apart = first_apart(runs, PARAMETERS, tolerance)
     last_step = None if apart is None else apart.step
-    factors = [float(many.world_size)] + ([] if options.lists_own_figures else [1 / many.world_size])
-    for name, pairs in _pairs(all_values(many.main), all_values(reference.main), last_step):
-        factor = next((one for one in factors if _is_multiple(pairs, one)), None)
-        if factor is not None and len(pairs) >= FEW:
-            return _finding(name, f"{factor:g} times the figure of one process is given out", pairs[0], many.world_size)
-    if options.lists_own_figures:
-        return None
+    given_out = [*_pairs(all_values(many.main), all_values(reference.main), last_step, options)]
+    for factor in (float(many.world_size), 1 / many.world_size):
+        for name, pairs in given_out:
+            if len(pairs) >= FEW and _is_multiple(pairs, factor):
+                text = f"{factor:g} times the figure of one process is given out"
+                return _finding(name, text, pairs[0], many.world_size)
     ours, theirs = (summaries_of_epochs(run.main) for run in (many, reference))
-    for name, pairs in _pairs(ours, theirs, last_step):
+    for name, pairs in _pairs(ours, theirs, last_step, options):
         wrong = [pair for pair in pairs if not pair[0].equals(pair[1]) and not _is_last_loss(many.main, pair[0])]
         if wrong:
             text = "a figure of a whole epoch is given out that is of rank 0's share only, or averaged otherwise"
             return _finding(name, text, wrong[0], many.world_size)
+    if options.uses_runtime:
+        for name, pairs in given_out:
+            wrong = [pair for pair in pairs if pair[0].clearly_differs(pair[1])]
+            if wrong:
+                return _finding(name, "the figure of rank 0's share is given out", wrong[0], many.world_size)
     return None
 
 
 def _pairs(
-    ours: dict[str, list[Value]], theirs: dict[str, list[Value]], last_step: int | None
+    ours: dict[str, list[Value]], theirs: dict[str, list[Value]], last_step: int | None, options: CheckOptions
 ) -> Iterator[tuple[str, list[Pair]]]:
-    """Yield the values of each name with those of one process, as long as both have the same weights."""
+    """Yield the values of each name with those of one process, as long as both have the same weights.
+
+    What the user was told is rank 0's share is left out.
+    """
     for name, values in ours.items():
         both = zip(values, theirs.get(name, []))
         pairs = [(a, b) for a, b in both if a.step == b.step and (last_step is None or a.step <= last_step)]
-        if pairs:
+        if pairs and not any(a.place in options.listed_figures for a, _ in pairs):
             yield name, pairs
 
 

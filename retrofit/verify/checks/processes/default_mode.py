@@ -73,7 +73,7 @@ def _fault(runs: Runs, options: CheckOptions) -> Finding | None:
         fault = search(run)
         if fault is not None and search(many) is None:
             return fault
-    return _lr_fault(runs) if options.lists_own_figures else None
+    return _lr_fault(runs) if options.uses_runtime else None
 
 
 def _refusal(run: Run) -> str | None:
@@ -130,7 +130,7 @@ def _lr_note(runs: Runs, options: CheckOptions) -> str:
     factor, times = lr_factor(runs), _times_as_many(runs)
     if factor is None:
         return "the learning rate follows a schedule of the script's own"
-    rule = _rule(factor, times) if options.lists_own_figures and times and times > 1 else None
+    rule = _rule(factor, times) if options.uses_runtime and times and times > 1 else None
     return f"learning rate x {factor:.6g}" + (f" ({rule} rule)" if rule and rule != "none" else "")
 
 

@@ -61,9 +61,9 @@ def _compile_script(script: str, compiled: Callable[[str], CodeType]) -> None:
     plain = builtins.compile
 
     @functools.wraps(plain)
-    def compile_once(source: Any, filename: Any, mode: str, *args: Any, **kwargs: Any) -> Any:
-        if filename != script or mode != "exec":
-            return plain(source, filename, mode, *args, **kwargs)
+    def compile_once(source: Any, filename: Any, mode: str, flags: int = 0, *args: Any, **kwargs: Any) -> Any:
+        if filename != script or mode != "exec" or flags & ast.PyCF_ONLY_AST:  # as a tree: parsed, not run
+            return plain(source, filename, mode, flags, *args, **kwargs)
         builtins.compile = plain
         return compiled(script)
 

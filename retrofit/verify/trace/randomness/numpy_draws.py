@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -50,6 +51,9 @@ def by_rows(
 
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
+        if name not in (*SIZE_AT, *BY_LENGTHS, *PICKS):  # a distribution over several numbers, or a rare one
+            draws.count(name)
+            return draw(*args, **kwargs)
         if name in PICKS:
             return _picked(draws, source, name, draw, args, kwargs)
         shape = _shape(name, args, kwargs)
@@ -76,7 +80,7 @@ def _picked(
     """Return a permutation or a choice; of the rows of the batch, one among the rows of each rank, if that is all."""
     rows = draws.rows()
     among = args[0] if args else None
-    length = among if isinstance(among, int) else getattr(among, "__len__", int)()
+    length = _length(among)
     if len(rows) < 2 or length != len(rows) or draws.may_pick():
         return draw(*args, **kwargs)
     if name != "permutation" or not isinstance(among, int) or kwargs:
@@ -88,6 +92,14 @@ def _picked(
             reseed(source, mix_seed(keys[part[0]], *(rows[row] for row in part)))
             result[part] = [part[place] for place in draw(len(part))]
     return result
+
+
+def _length(among: Any) -> int:
+    """Return of how many things one is picked: of so many numbers, or of a sequence."""
+    try:
+        return operator.index(among)
+    except TypeError:
+        return len(among) if hasattr(among, "__len__") else 0
 
 
 @contextmanager
@@ -102,13 +114,21 @@ def _put_back(source: Any) -> Iterator[None]:
 def _shape(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | None:
     """Return the lengths of what is drawn, None for one number and where the other arguments have lengths, too."""
     if name in BY_LENGTHS:
-        return [int(length) for length in args] or None
+        return _lengths(args)
     size = kwargs.get("size", args[SIZE_AT[name]] if len(args) > SIZE_AT[name] else None)
     others = [*args[: SIZE_AT[name]], *(value for key, value in kwargs.items() if key not in ("size", "dtype"))]
     if size is None or any(getattr(other, "shape", ()) or isinstance(other, (list, tuple)) for other in others):
         return None
-    shape = [int(length) for length in (size if isinstance(size, (list, tuple)) else [size])]
-    return shape if shape and all(shape) else None
+    return _lengths(size if hasattr(size, "__iter__") else [size])
+
+
+def _lengths(sizes: Iterable[Any]) -> list[int] | None:
+    """Return these lengths as whole numbers; None where nothing is drawn, and for what numpy shall refuse itself."""
+    try:
+        shape = [operator.index(length) for length in sizes]
+    except TypeError:
+        return None
+    return shape if shape and all(length > 0 for length in shape) else None
 
 
 def _with_size(
