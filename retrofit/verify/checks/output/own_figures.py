@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrofit.verify.checks.training.differences import PARAMETERS, first_apart
+from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, trains_by_hand
 from retrofit.verify.evidence import Runs
 
 from .printed_numbers import all_values
@@ -13,7 +13,7 @@ from .printed_numbers import all_values
 def own_figures(runs: Runs, tolerance: float) -> Iterator[str]:
     """Yield one text for each name under which rank 0, with the same weights, gives another number than one process."""
     many, reference = runs.get("many"), runs.get("reference")
-    if many is None or reference is None:
+    if many is None or reference is None or trains_by_hand(many):
         return
     theirs = all_values(reference.main)
     apart = first_apart(runs, PARAMETERS, tolerance)

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding, not_made
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, initial_fault, tolerance_of
+from retrofit.verify.checks.training.differences import (
+    PARAMETERS,
+    first_apart,
+    initial_fault,
+    tolerance_of,
+    trains_by_hand,
+)
 from retrofit.verify.evidence import RankTrace, Runs
 from retrofit.verify.trace.events import BackwardCall
 
@@ -26,7 +32,7 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
         return None
     many, reference = runs["many"], runs["reference"]
     tolerance = tolerance_of(many, options)
-    if many.world_size == 1 or initial_fault(runs, tolerance) is not None:
+    if many.world_size == 1 or initial_fault(runs, tolerance) is not None or trains_by_hand(many):
         return None
     apart = first_apart(runs, PARAMETERS, tolerance)
     last_step = None if apart is None else apart.step

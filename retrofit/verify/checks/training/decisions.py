@@ -11,7 +11,7 @@ from retrofit.verify.trace.settings import PARTS
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .decided_figures import Parted, decisions_of, parted_from_one, parted_ranks
-from .differences import PARAMETERS, first_apart, initial_fault, tolerance_of
+from .differences import PARAMETERS, first_apart, initial_fault, tolerance_of, trains_by_hand
 from .ranks_agree import disagreement
 
 
@@ -40,7 +40,9 @@ def decision_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     if parted is not None and (fault is None or fault.step is None or parted.event.step <= fault.step):
         return _finding(parted, many.world_size)
     tolerance = tolerance_of(many, options)
-    if fault is not None or reference is None or not reference.ranks or initial_fault(runs, tolerance) is not None:
+    if fault is not None or reference is None or not reference.ranks:
+        return None
+    if initial_fault(runs, tolerance) is not None or trains_by_hand(many):
         return None
     apart = first_apart(runs, PARAMETERS, tolerance)
     parted = parted_from_one(many, reference, None if apart is None else apart.step)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.evidence import Run, Runs, relative_difference
-from retrofit.verify.trace.events import Fingerprint, InitialWeights, OptimizerStep, Weights
+from retrofit.verify.trace.events import BackwardCall, Fingerprint, InitialWeights, OptimizerStep, Weights
 
 from .causes.averaging import parameter_names
 from .ranks_agree import initial_disagreement
@@ -240,6 +240,11 @@ def initial_fault(runs: Runs, tolerance: float) -> Finding | None:
         if difference.size > tolerance:
             return Finding("initial weights are not those of one process", value=difference.value)
     return None
+
+
+def trains_by_hand(run: Run) -> bool:
+    """Return whether gradients were computed and no optimizer made a step: nothing is known of the weights then."""
+    return not run.main.steps and run.main.first(BackwardCall) is not None
 
 
 def tensors_differ(a: Weights, b: Weights, tolerance: float) -> bool:
