@@ -14,6 +14,7 @@ from ..values.kinds import External, LocalClass, LocalFunction, Result, Values
 from .by_text import cell_order, methods_by_text
 from .callers import arguments_by_name
 from .frames import Frame
+from .function_values import Bound
 from .objects import gone_through, keep_given, made_outside, set_by_name
 from .state import NONE, Cell, Flow, joined, mixed, returned_by_either
 from .templates import filled, is_template
@@ -71,7 +72,7 @@ class Calls:
         if not functions and receiver.cells and self._is_same_object(node):
             return receiver
         if functions:
-            ran = self._run_all(node, functions, receiver, self.spread(node, given), named)
+            ran = self._run_all(node, functions, self.spread(node, given), named)
             if self._meaning(node).may_be_outside:
                 ran = run.domain.either([ran, self._outside(node, receiver, [*given, *named])])
             if meaning.made and not ran.differs:
@@ -84,6 +85,9 @@ class Calls:
             for name, flow in [*zip(meaning.fields, given), *((k.arg, flow) for k, flow in zip(node.keywords, named))]:
                 run.memory.put(cells, name, flow)
             return Flow(cells=cells)
+        made = run.functions.partial(node, given, named)
+        if made.cells:
+            return made
         changed = run.containers.method(node, receiver, given, named)
         if changed is not None:
             return changed
@@ -146,7 +150,7 @@ class Calls:
         ]
         run.show(node, kind, flows)
 
-    def _functions(self, node: ast.Call, receiver: Flow) -> list[tuple[LocalFunction, Flow]]:
+    def _functions(self, node: ast.Call, receiver: Flow) -> list[Bound]:
         """Return the functions of the program that a call runs, each with the object that it is a method of."""
         run = self.run
         if isinstance(node.func, ast.Attribute) and receiver.cells:
@@ -154,21 +158,37 @@ class Calls:
             for cell in sorted(receiver.cells, key=cell_order):
                 method = run.analysis.classes.method(cell.kind, node.func.attr) if cell.kind else None
                 if method is not None:
-                    found.append((method, Flow(cells=frozenset([cell]))))
+                    found.append(Bound(method, Flow(cells=frozenset([cell]))))
             if found:
                 return found
         taken = methods_by_text(run, node.func) if is_taken_by_text(node.func) else []  # type: ignore[arg-type]
         if taken:
-            return taken
-        callee = run.expressions.of(node.func) if isinstance(node.func, ast.Name) else NONE
+            return [Bound(*pair) for pair in taken]
+        callee = self._callee(node, receiver)
         called = [c for c in sorted(callee.cells, key=cell_order) if c.kind is not None]
         methods = [(run.analysis.classes.method(cell.kind, "__call__"), cell) for cell in called if cell.kind]
-        known = [(method, Flow(cells=frozenset([cell]))) for method, cell in methods if method is not None]
+        known = [Bound(method, Flow(cells=frozenset([cell]))) for method, cell in methods if method is not None]
         if known:
             return known
         made = {method.scope for method in map(self._constructor, self._meaning(node).made) if method is not None}
         functions = [f for f in run.analysis.functions_called(node, run.scope) if f.scope not in made]
-        return [(function, self._some_object(function, node)) for function in functions]
+        held = run.functions.held_by(callee)
+        of_values = {bound.function.scope for bound in held}
+        named = {function.scope for function in functions}
+        held = [bound._replace(is_value=bound.function.scope not in named) for bound in held]
+        others = [Bound(f, self._some_object(f, node)) for f in functions if f.scope not in of_values]
+        return [*held, *others]
+
+    def _callee(self, node: ast.Call, receiver: Flow) -> Flow:
+        """Return what is known of the value that is called."""
+        run, function = self.run, node.func
+        if isinstance(function, ast.Name):
+            return run.expressions.of(function)
+        if isinstance(function, ast.Attribute):
+            held = run.memory.field(receiver.cells, function.attr) if receiver.cells else None
+            stored = run.memory.state.get((run.root_scope(function), ast.unparse(function)))
+            return held or stored or NONE
+        return receiver
 
     def _some_object(self, function: LocalFunction, node: ast.Call) -> Flow:
         """Return the object of a method where it is not known which one that is."""
@@ -185,34 +205,40 @@ class Calls:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         return name in self.run.analysis.library.same_methods
 
-    def _run_all(
-        self, node: ast.Call, functions: list[tuple[LocalFunction, Flow]], receiver: Flow, given: list[Flow],
-        named: list[Flow],
-    ) -> Flow:  # fmt: skip
+    def _run_all(self, node: ast.Call, functions: list[Bound], given: list[Flow], named: list[Flow]) -> Flow:
         run, result, ends = self.run, None, []
         before = run.memory.state.copy()
-        for function, self_flow in functions[:MOST_FUNCTIONS]:
+        for bound in functions[:MOST_FUNCTIONS]:
             run.memory.state = before.copy()
-            flow = self.run_function(node, function, self_flow, given, named)
+            flow = self._run_bound(node, bound, given, named)
             result = flow if result is None else returned_by_either(result, flow)
             ends.append(run.memory.state)
         run.memory.meet(ends)
         return result or NONE
 
+    def _run_bound(self, node: ast.Call, bound: Bound, given: list[Flow], named: list[Flow]) -> Flow:
+        return self.run_function(node, bound.function, bound.receiver, given, named, bound)
+
     def run_function(
-        self, node: ast.AST, function: LocalFunction, receiver: Flow, given: list[Flow], named: list[Flow]
-    ) -> Flow:
-        """Run a function with the arguments of a call and return what it gives."""
+        self, node: ast.AST, function: LocalFunction, receiver: Flow, given: list[Flow], named: list[Flow],
+        bound: Bound | None = None,
+    ) -> Flow:  # fmt: skip
+        """Run a function with the arguments of a call, after those that are `bound` to it; return what it gives."""
         run = self.run
+        before = bound.given if bound is not None else ()
         is_open = any(frame.scope is function.scope for frame in run.frames)
         if is_open or len(run.frames) > DEEPEST or not run.has_time():
-            passed = mixed([run.expressions.whole(flow) for flow in (*given, *named)])
+            passed = mixed([run.expressions.whole(flow) for flow in (*before, *given, *named)])
             run.is_cut |= passed.differs and not is_open
             return passed
         run.memory.forget(function.scope)
-        positional = self._bind_arguments(node, function, receiver, given, named)
+        positional = self._bind_arguments(node, function, receiver, [*before, *given], named)
+        for name, flow in bound.named if bound is not None else ():
+            if name is not None and (function.scope, name) not in run.memory.state:
+                run.memory.store(name, function.scope, flow)
         calls, rest = (*run.frame.calls[-3:], node), function.node.args.vararg
-        known = arguments_by_name(node, positional, rest, given, named)
+        is_value = bound is not None and bound.is_value
+        known = {} if is_value else arguments_by_name(node, positional[len(before) :], rest, given, named)
         return run.run_frame(Frame(function.scope, calls, unsure=run.frame.unsure, receiver=receiver, given=known))
 
     def _bind_arguments(

@@ -52,7 +52,8 @@ class Containers:
         if names & AS_CONTAINERS and given[0].cells:
             return self._copied(node, names, given[:1])
         if is_taken_by_text(node) and given[0].cells:
-            return attribute_by_text(run, node, given[0])
+            methods = run.functions.by_text(node)
+            return methods if methods.cells else attribute_by_text(run, node, given[0])
         if names & {"enumerate", "zip"}:
             inner = [run.turn(part, flow) for part, flow in zip(node.args, given)]
             parts = Flow(parts=(NONE, inner[0]) if "enumerate" in names else tuple(inner))
@@ -126,6 +127,13 @@ class Containers:
                 memory.put(cells, None, part)
         for name, flow in named:
             memory.put(cells, name, flow)
+
+    def extend(self, cells: frozenset[Cell], added: Flow) -> None:
+        """Put the objects that one list or tuple holds into others."""
+        entries = [held for _, held in self.run.memory.state.held_by(added.cells)]
+        for held in (*entries, *added.parts):
+            if held.cells and not held.differs:
+                self.run.memory.put(cells, None, held)
 
     def of_class(self, kind: Scope) -> set[str]:
         """Return the containers that a class of the project is derived from."""

@@ -79,6 +79,8 @@ class Expressions:
     def _name(self, node: ast.Name) -> Flow:
         run = self.run
         known = run.memory.load(node.id, run.scope)
+        if known == NONE:
+            known = run.functions.of(node)
         return drawn_too(run.domain.name(node, run.scope, known), known)
 
     def _attribute(self, node: ast.Attribute) -> Flow:
@@ -91,7 +93,7 @@ class Expressions:
         run = self.run
         for value in run.analysis.evaluate(node.value, run.scope):
             if isinstance(value, LocalModule):
-                return run.memory.state.get((value.scope, node.attr)) or NONE
+                return run.memory.state.get((value.scope, node.attr)) or run.functions.of(node)
         base = self.of(node.value)
         if base.cells and node.attr == ATTRIBUTES:
             return base
@@ -102,6 +104,9 @@ class Expressions:
             got = run.calls.of_property(base, node.attr)
             if got is not None:
                 return got
+            method = run.functions.of(node, base)
+            if method.cells:
+                return method
         known = run.memory.state.get((run.root_scope(node), ast.unparse(node)))
         if known is not None:
             return known
@@ -159,6 +164,8 @@ class Expressions:
             kind = self.run.domain.sink_of_factor(part, self.run.scope, flow, other)
             if kind:
                 self.run.show(part, kind, [(part, flow)])
+        if isinstance(node.op, ast.Add) and not (left.differs or right.differs):
+            return Flow(cells=left.cells | right.cells)  # of two lists
         return self.run.domain.operation(node, [left, right])
 
     def _compare(self, node: ast.Compare) -> Flow:
@@ -217,7 +224,7 @@ class Expressions:
         return self.of(node.value)
 
     def _lambda(self, node: ast.Lambda) -> Flow:
-        return NONE
+        return self.run.functions.of(node)
 
     def _tuple(self, node: ast.Tuple) -> Flow:
         return Flow(parts=tuple(self.of(part) for part in node.elts))

@@ -20,6 +20,7 @@ from .containers import Containers
 from .domain import Domain
 from .expressions import Expressions, loaded, owners, scope_of_name
 from .frames import Frame, Loop, Memory
+from .function_values import FunctionValues
 from .objects import next_of
 from .state import (
     NONE,
@@ -57,6 +58,7 @@ class Interpreter:
         self.entered: set[Scope] = set()  # functions that are called under one of these
         self.memory = Memory(analysis)
         self.expressions, self.calls, self.containers = Expressions(self), Calls(self), Containers(self)
+        self.functions = FunctionValues(self)
         self.frames: list[Frame] = []
         self.frame: Frame  # that is running
         self.scope: Scope  # of it
@@ -202,12 +204,16 @@ class Interpreter:
             added = self.expressions.of(node.value)
             if before.cells and not before.differs and isinstance(node.op, ast.Add):  # a list made longer
                 self.memory.put(before.cells, None, self.kept(before.cells, self.expressions.whole(added)))
+                self.containers.extend(before.cells, added)
                 return
             operation = ast.copy_location(ast.BinOp(target, node.op, node.value), node)
             flow = self.domain.operation(operation, [before, self.expressions.whole(added)])
             self.bind(node.target, drawn_too(flow, before, added))
         elif isinstance(node, ast.Expr):
             self.expressions.of(node.value)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for decoration in self.analysis.decorations.get(node, ()):
+                self.expressions.of(decoration)
         elif isinstance(node, ast.Assert):
             checked(self, node)
 

@@ -67,6 +67,7 @@ class Analysis:
         self._called_names: dict[ast.Call, tuple[Scope, set[str]]] = {}
         self._functions_called: dict[ast.Call, tuple[Scope, list[LocalFunction]]] = {}
         self._callers: dict[Function, list[CallSite]] = {}
+        self.decorations: dict[ast.AST, list[ast.Call]] = defaultdict(list)  # what decorators do, as calls
         self._registries = Registries(self, [])
         self._index_calls()
 
@@ -390,7 +391,10 @@ class Analysis:
         """Find who calls which function: first without arguments that are functions themselves, then with them."""
         calls = [(source, call) for source in self.modules.sources.values() for call in source.nodes.of(ast.Call)]
         sites = [CallSite(call, self.scope_at(source, call)) for source, call in calls]
-        sites += applications(self)
+        decorations = applications(self)
+        sites += decorations
+        for site in decorations:
+            self.decorations[site.scope.source.parents[site.call]].append(site.call)
         for _ in range(2):
             self.classes.index()
             callers: dict[Function, list[CallSite]] = defaultdict(list)

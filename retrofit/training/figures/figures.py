@@ -73,6 +73,7 @@ def follow(project: Project, together: Collection[ast.AST] = ()) -> tuple[TorchD
         for start in [frame.scope for frame in reversed(path.frames)]:  # a search runs the function that it is given
             if path.frames[0].scope not in run.seen and start not in run.seen and isinstance(start.node, FUNCTIONS):
                 run.run_frame(Frame(start))
+    run.functions.run_the_rest()
     return domain, run
 
 
