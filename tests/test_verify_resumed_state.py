@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 from verify_command import judge
-from verify_evidence import change, cut, events_of, failures, order_of_epoch, redraw, run_of, sound_runs, spoil
+from verify_evidence import change, cut, events_of, failures, insert, order_of_epoch, redraw, run_of, sound_runs, spoil
 
 from retrofit.verify.checks import run_checks
 from retrofit.verify.checks.checkpoint.resume import other_number_of_steps
-from retrofit.verify.trace.events import DecisionInput, EpochOrder, IterationStart, OptimizerStep
+from retrofit.verify.trace.events import (
+    DecisionInput,
+    EpochOrder,
+    InitialWeights,
+    IterationStart,
+    OptimizerStep,
+    ProcessExit,
+)
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
@@ -307,3 +314,46 @@ def test_what_else_is_lost_shows_in_the_order_without_the_stop(is_lost: bool) ->
     else:
         assert verdict.status == "NOT APPLICABLE" and "not restored by the script before" in verdict.summary
         assert "all else is as without it" in (verdict.note or "")
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("nothing", None),
+        ("weights", "does not start from the weights of one process from the same checkpoint"),
+        ("rate", "the learning rate is not that of one process from the same checkpoint"),
+        ("optimizer", "after a step with the same loss the weights are not those of one process"),
+        ("best value", "'best', by which `score > best` decides, is not that of one process"),
+    ],
+)
+def test_what_the_change_loses_shows_next_to_what_the_script_loses_on_one_process(lost: str, words: str | None) -> None:
+    """The script before the change resumes from the same checkpoint, on the same batches."""
+    runs = sound_runs()
+    runs["alone"], runs["alone_resumed"] = run_of("alone"), run_of("alone_resumed", epochs=(1,))
+    runs["resumed_on_one"] = run_of("resumed_on_one", replay=True, epochs=(1,))
+    runs["alone_resumed"].steps_before = runs["resumed"].steps_before
+    for name in ("resumed", "alone_resumed"):  # the scheduler is not restored, whatever was changed
+        change(runs[name], OptimizerStep, lr=[0.7])
+    change(runs["resumed_on_one"], OptimizerStep, lr=[0.5 if lost == "rate" else 0.7])
+    for name, values in {
+        "many": [3.0, 5.0],
+        "reference": [3.0, 5.0],
+        "resumed": [5.0],
+        "resumed_on_one": [5.0],
+    }.items():
+        path, line = ("before/train.py", 7) if name == "resumed_on_one" else ("train.py", 9)
+        for value in values:
+            best = 0.0 if lost == "best value" and name == "resumed" else value
+            decision = DecisionInput(path, line, "score > best", "keeps", ["best"], [best])
+            insert(runs[name], [*range(runs[name].world_size)], ProcessExit, decision)
+    if lost == "weights":
+        change(runs["resumed_on_one"], InitialWeights, parameters=[[9.0, 9.0], [9.0, 9.0]], parameter_hash="others")
+    if lost == "optimizer":
+        for event in events_of(runs["resumed"], OptimizerStep):
+            spoil(event, parameters=[[9.0, 9.0], [9.0, 9.0]], parameter_hash="others", parameter_hashes=["a", "b"])
+    (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "resume"]
+    if words is None:
+        assert verdict.status == "NOT APPLICABLE" and "not restored by the script before" in verdict.summary
+    else:
+        assert (verdict.status, verdict.cause) == ("FAIL", "RF507")
+        assert words in verdict.summary

@@ -23,6 +23,7 @@ LABELS = {
     "reload_original": "the script before the change that loads the checkpoint",
     "alone": "the script (before the change, if there is one) on one process, as it is compared",
     "alone_resumed": "the same script, resumed on one process",
+    "resumed_on_one": "the same script, resumed on one process from the checkpoint of several, on their batches",
 }
 
 

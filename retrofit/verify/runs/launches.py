@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER
+from retrofit.verify.checks.checkpoint.on_one_process import ON_ONE
 from retrofit.verify.checks.options import AS_IS
 from retrofit.verify.checks.training.rounding.own_precision import PERTURBED, ROUNDED, averaged_in
 from retrofit.verify.processes.launch import Launch, free_port
@@ -26,7 +27,7 @@ OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 REPLAYS = ("reference", *PERTURBED)
 FIND_LENGTHS = ("original", "one")  # the first runs
-SHOW_DECISIONS = ("many", "reference", "resumed", IN_ORDER, "alone", "alone_resumed")
+SHOW_DECISIONS = ("many", "reference", "resumed", IN_ORDER, "alone", "alone_resumed", ON_ONE)
 
 
 def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -> Launch:
@@ -109,7 +110,8 @@ def _replayed(plan: Plan, name: str, rank: int, restart: Restart | None) -> list
         return [str(plan.folder / "alone" / "rank0.jsonl")]
     if name == IN_ORDER:
         return [str(plan.folder / "many" / f"rank{rank}.jsonl")]
-    return [str(plan.folder / "many" / f"rank{r}.jsonl") for r in range(plan.nproc)] if name in REPLAYS else []
+    replayed = {**dict.fromkeys(REPLAYS, "many"), ON_ONE: "resumed"}.get(name)
+    return [str(plan.folder / replayed / f"rank{r}.jsonl") for r in range(plan.nproc)] if replayed else []
 
 
 def _change(plan: Plan, project: Path, is_original: bool) -> None:

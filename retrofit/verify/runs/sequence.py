@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER, is_of_library
-from retrofit.verify.checks.checkpoint.resume import forgets_order_as_before, resume
+from retrofit.verify.checks.checkpoint.on_one_process import ON_ONE
+from retrofit.verify.checks.checkpoint.resume import forgets_as_before, forgets_order_as_before, resume
 from retrofit.verify.checks.data.global_batch import is_divided_twice
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.processes.errors import first_failure
@@ -79,8 +80,11 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
         _resume_in_order(plan, runs, progress, restarts)
     if _is_doubtful(runs.by_name, restarts):
         _resume_alone(plan, runs, progress, restarts)
-        if _forgets_order_as_before(plan, runs.by_name):
+        verdict = resume(runs.by_name, CheckOptions(is_converted=_is_converted(plan)))
+        if forgets_order_as_before(verdict):
             _resume_in_order(plan, runs, progress, restarts)
+        if forgets_as_before(verdict):
+            _resume_on_one(plan, runs, progress, restarts)
     return runs
 
 
@@ -146,10 +150,8 @@ def _lacks_order_of_library(runs: Mapping[str, Run]) -> bool:
     return verdict.status == FAIL and is_of_library(verdict.summary, runs["many"], runs["resumed"])
 
 
-def _forgets_order_as_before(plan: Plan, runs: Mapping[str, Run]) -> bool:
-    """Return whether a restart is not judged since the script before the change loses the samples' order, too."""
-    options = CheckOptions(is_converted=is_converted(plan.judged_script, plan.project_of("one")))
-    return forgets_order_as_before(resume(runs, options))
+def _is_converted(plan: Plan) -> bool:
+    return is_converted(plan.judged_script, plan.project_of("one"))
 
 
 def _resume_in_order(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:
@@ -167,6 +169,14 @@ def _resume_alone(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapp
     restart = on_one_process(plan, alone, parser, plan.folder / SNAPSHOTS["alone"], made)
     if restart is not None:
         _run(plan, runs, progress, text, ["alone_resumed"], {"alone_resumed": restart})
+
+
+def _resume_on_one(plan: Plan, runs: FinishedRuns, progress: Progress, made: Mapping[str, Restart]) -> None:
+    """Resume on one process from the checkpoint of several, on their batches: so what the change has lost shows."""
+    restart = made.get("reload_original" if plan.original else "reload")
+    if restart is not None and runs.by_name["resumed"].num_steps:
+        text = "the restart on one process, on the same batches"
+        _run(plan, runs, progress, text, [ON_ONE], {ON_ONE: restart})
 
 
 def _left_out(plan: Plan, reason: str) -> Run:

@@ -25,6 +25,7 @@ from .continued_steps import (
 )
 from .first_epoch import steps_saved
 from .library_order import IN_ORDER, is_of_library, library_note
+from .on_one_process import fault_against_one
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .random_states import random_state_note
 from .restored_state import memory_faults, state_faults
@@ -68,6 +69,7 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     own = [fault for fault in faults if not shows_original(runs, options) or kind_of(fault) not in known]
     if faults and not own:
         other = _ranks_apart(resumed, done) or other_number_of_steps(runs, done)
+        other = other or fault_against_one({**runs, "resumed": as_it_is}, done, options)
         if other is not None:
             return fail_with(check, title, other)
         return not_applicable(check, title, f"{NOT_BEFORE}: {kind_of(faults[0])}", note=ON_ONE_PROCESS)
@@ -90,6 +92,11 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
 def forgets_order_as_before(verdict: Verdict) -> bool:
     """Return whether this check was not judged since the script before the change loses the samples' order, too."""
     return verdict.status == NOT_APPLICABLE and verdict.summary == f"{NOT_BEFORE}: {OTHER_SAMPLES}"
+
+
+def forgets_as_before(verdict: Verdict) -> bool:
+    """Return whether this check was not judged since the script before the change loses something, too."""
+    return verdict.status == NOT_APPLICABLE and verdict.summary.startswith(NOT_BEFORE)
 
 
 def _is_optimizer_of_another_rank(fault: Finding) -> bool:
