@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from verify_command import judge
 
+from retrofit.verify.evidence import RankTrace, Run
 from retrofit.verify.restarts.arguments import CONTINUES, LOADS, SURE, Form, forms
-from retrofit.verify.trace.events import ParserOption
+from retrofit.verify.restarts.restart import Restart, loading_ways
+from retrofit.verify.trace.events import FileSave, ParserOption
 
 SCRIPT = """\
 import argparse
@@ -120,6 +122,29 @@ def test_how_a_script_continues_is_found(name: str, tmp_path: Path) -> None:
 def test_loaded_weights_that_begin_again_do_not_resume(tmp_path: Path) -> None:
     status, verdict = resume_of(tmp_path, script('parser.add_argument("--load", default="")', "args.load", "pass"))
     assert (status, verdict["status"]) == (0, "NOT APPLICABLE"), verdict
+    assert verdict["note"].startswith(
+        "with out/ckpt_0.pt loaded to begin with, the weights and losses are those of one"
+    )
+
+
+@pytest.mark.usefixtures("forked_python")
+@pytest.mark.slow
+def test_weights_that_one_rank_loads_to_begin_with_are_found(tmp_path: Path) -> None:
+    text = script('parser.add_argument("--load", default="")', "args.load and rank == 0 and args.load", "pass")
+    status, verdict = resume_of(tmp_path, text)
+    assert (status, verdict["status"], verdict["cause"]) == (1, "FAIL", "RF507"), verdict
+    assert verdict["note"] == "the script begins with out/ckpt_0.pt, which it loads"
+
+
+def test_each_option_loads_the_file_that_has_its_name(tmp_path: Path) -> None:
+    """Files of one model for several options are loaded together first, then one after the other."""
+    many = Run("many", 1, [RankTrace(0, [FileSave(name, {}) for name in ("netG_0.pt", "netD_0.pt", "state.pt")])], [0])
+    for event in many.main.of(FileSave):
+        (tmp_path / event.path).touch()
+    known = [Form((flag, "{checkpoint}"), CONTINUES) for flag in ("--netG", "--netD", "--load")]
+    ways = [Restart([form.arguments[0], "state.pt"], "state.pt", 4, 4, 1, form) for form in known]
+    single = [["--netG", "netG_0.pt"], ["--netD", "netD_0.pt"], ["--load", "state.pt"]]
+    assert [way.arguments for way in loading_ways(many, ways, tmp_path)] == [single[0] + single[1], *single]
 
 
 @pytest.mark.usefixtures("forked_python")

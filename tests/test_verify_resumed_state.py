@@ -14,6 +14,7 @@ from retrofit.verify.checks.checkpoint.resume import other_number_of_steps
 from retrofit.verify.trace.events import (
     DecisionInput,
     EpochOrder,
+    FileLoad,
     InitialWeights,
     IterationStart,
     OptimizerStep,
@@ -320,7 +321,7 @@ def test_what_else_is_lost_shows_in_the_order_without_the_stop(is_lost: bool) ->
     ("lost", "words"),
     [
         ("nothing", None),
-        ("weights", "does not start from the weights of one process from the same checkpoint"),
+        ("weights", "the weights at its start are not those of one process from the same checkpoint"),
         ("rate", "the learning rate is not that of one process from the same checkpoint"),
         ("optimizer", "after a step with the same loss the weights are not those of one process"),
         ("best value", "'best', by which `score > best` decides, is not that of one process"),
@@ -357,3 +358,22 @@ def test_what_the_change_loses_shows_next_to_what_the_script_loses_on_one_proces
     else:
         assert (verdict.status, verdict.cause) == ("FAIL", "RF507")
         assert words in verdict.summary
+
+
+@pytest.mark.parametrize("lost", ["nothing", "weights", "before the stop"])
+def test_a_training_that_begins_with_loaded_weights_is_that_of_one_process(lost: str) -> None:
+    """Where the trainings differ without loading anything, other checks say so."""
+    runs = sound_runs()
+    del runs["resumed"]
+    runs["loaded"], runs["loaded_on_one"] = run_of("loaded", 2), run_of("loaded_on_one", replay=True)
+    insert(runs["loaded_on_one"], [0], InitialWeights, FileLoad("net.pt", has_map_location=True, is_own=True))
+    if lost != "nothing":
+        change(runs["loaded_on_one"], InitialWeights, parameters=[[9.0, 9.0], [9.0, 9.0]], parameter_hash="others")
+    if lost == "before the stop":
+        change(runs["reference"], OptimizerStep, lr=[0.3])
+    (verdict,) = [verdict for verdict in run_checks(runs) if verdict.check == "resume"]
+    if lost == "weights":
+        assert (verdict.status, verdict.note) == ("FAIL", "the script begins with net.pt, which it loads")
+    else:
+        assert verdict.status == "NOT APPLICABLE"
+        assert bool(verdict.note) == (lost == "nothing")

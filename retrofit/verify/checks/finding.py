@@ -19,6 +19,8 @@ LABELS = {
     "rounded_again": "the replay with other random rounding",
     "resumed": "the resumed script",
     "resumed_in_order": "the resumed script, with the order of samples that it has without the stop",
+    "loaded": "the script with a checkpoint that it loads to begin with",
+    "loaded_on_one": "the same on one process (before the change, if there is one), on the same batches",
     "reload": "the script that loads the checkpoint on one process",
     "reload_original": "the script before the change that loads the checkpoint",
     "alone": "the script (before the change, if there is one) on one process, as it is compared",

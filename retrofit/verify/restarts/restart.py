@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from retrofit.verify.checks.checkpoint.continued_steps import drawn_samples
@@ -53,6 +53,26 @@ def plan_restarts(given: Sequence[str] | None, many: Run, script: Run, snapshot:
         for form, arguments in found
         if arguments is not None
     ]
+
+
+def loading_ways(many: Run, ways: Sequence[Restart], snapshot: Path) -> list[Restart]:
+    """Return ways to begin with what options load, each option with the last file that has its name (`--netG`).
+
+    All options that have such a file come first, together: they are parts of one model.
+    """
+    saved = [event.path for event in many.main.of(FileSave) if (snapshot / event.path).is_file()]
+    single: list[Restart] = []
+    named: list[Restart] = []
+    for way in ways:
+        if CHECKPOINT not in way.form.arguments or way.form.needs == SURE:
+            continue
+        name = way.form.arguments[0].strip("-").lower()
+        files = [path for path in saved if name in os.path.basename(path).lower()]
+        path = files[-1] if files else way.checkpoint
+        single.append(replace(way, checkpoint=path, arguments=_filled(way.form, path) or []))
+        named += single[-1:] if files else []
+    together = [argument for way in named for argument in way.arguments]
+    return [*([replace(named[0], arguments=together)] if len(named) > 1 else []), *single]
 
 
 def _filled(form: Form, checkpoint: str) -> list[str] | None:

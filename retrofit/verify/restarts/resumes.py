@@ -10,19 +10,22 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrofit.verify.checks.checkpoint.on_one_process import LOADED, LOADED_ON_ONE
 from retrofit.verify.evidence import Run
 from retrofit.verify.trace.runtime import defines_mark
 
 from .arguments import SURE
-from .restart import Restart, continues, fails_at_start, is_refused, loads, plan_restarts
+from .restart import Restart, continues, fails_at_start, is_refused, loading_ways, loads, plan_restarts
 
 if TYPE_CHECKING:
     from retrofit.verify.runs.plan import FinishedRuns, Plan
 
 MOST_TRIES = 4
+MOST_LOADS = 2
 LOADS_SOMETHING = re.compile(r"torch\.load|load_state|load_checkpoint|\bresume", re.IGNORECASE)
 UNKNOWN = "the script has no --resume; name its arguments with --resume-args"
 TEXT = "restarts from the checkpoint"
+LOADING = "with a checkpoint that is loaded to begin with"
 Make = Callable[[str, Sequence[str], Mapping[str, Restart]], None]  # runs, with what is said of them
 
 
@@ -30,7 +33,7 @@ class Resumes:
     """Finds the arguments with which the script continues, and makes the runs that do."""
 
     def __init__(self, plan: Plan, runs: FinishedRuns, snapshot: Path, make: Make) -> None:
-        self._plan, self._runs, self._make = plan, runs, make
+        self._plan, self._runs, self._make, self._snapshot = plan, runs, make, snapshot
         self._ways: dict[str, list[Restart]] = {}
         scripts = {"resumed": "many", "reload": "many", **({"reload_original": "original"} if plan.original else {})}
         for name, script in scripts.items():
@@ -65,6 +68,7 @@ class Resumes:
             self._runs.by_name["resumed"] = first
             return dict(made)
         self._forget(made, ways)
+        self._load()
         return {}
 
     def _first_that_continues(self, ways: Sequence[Restart]) -> Restart | None:
@@ -74,6 +78,24 @@ class Resumes:
             if continues(self._runs.by_name["many"], self._runs.by_name["resumed"], way):
                 return way
         return None
+
+    def _load(self) -> None:
+        """Start the script with an option that loads a checkpoint and does not continue: weights to begin with.
+
+        What it loads is what one process loads with it: the script before the change, if there is one.
+        """
+        many, script = self._runs.by_name["many"], "reload_original" if self._plan.original else "reload"
+        known = {way.form for way in self._ways.get(script, ())}
+        ways = [way for way in self._ways.get("resumed", ()) if way.form in known]
+        for way in islice(loading_ways(many, ways, self._snapshot), MOST_LOADS):
+            self._make(LOADING, [LOADED], {LOADED: way})
+            self._make(LOADING, [LOADED_ON_ONE], {LOADED_ON_ONE: way})
+            on_one = self._runs.by_name[LOADED_ON_ONE]
+            if on_one.finished and on_one.num_steps and loads(many, on_one, way):
+                return
+            for name in (LOADED, LOADED_ON_ONE):
+                shutil.rmtree(self._plan.folder / name, ignore_errors=True)
+                del self._runs.by_name[name], self._runs.commands[name]
 
     def _same_way(self, name: str, found: Restart) -> Restart | None:
         return next((way for way in self._ways[name] if way.form == found.form), None)

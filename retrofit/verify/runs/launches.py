@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER
-from retrofit.verify.checks.checkpoint.on_one_process import ON_ONE
+from retrofit.verify.checks.checkpoint.on_one_process import LOADED, LOADED_ON_ONE, ON_ONE
 from retrofit.verify.checks.options import AS_IS
 from retrofit.verify.checks.training.rounding.own_precision import PERTURBED, ROUNDED, averaged_in
 from retrofit.verify.processes.launch import Launch, free_port
@@ -25,9 +25,10 @@ from .plan import FinishedRuns, Plan
 
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
+ON_SEVERAL = ("many", "resumed", "default", IN_ORDER, LOADED)
 REPLAYS = ("reference", *PERTURBED)
 FIND_LENGTHS = ("original", "one")  # the first runs
-SHOW_DECISIONS = ("many", "reference", "resumed", IN_ORDER, "alone", "alone_resumed", ON_ONE)
+SHOW_DECISIONS = ("many", "reference", "resumed", IN_ORDER, "alone", "alone_resumed", ON_ONE, LOADED, LOADED_ON_ONE)
 
 
 def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -> Launch:
@@ -40,7 +41,7 @@ def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -
         copy_project(plan.project, project, leave_out=[plan.folder])
     is_original = plan.is_of_original(name)
     _change(plan, project, is_original)
-    world_size = plan.nproc if name in ("many", "resumed", "default", IN_ORDER) else 1
+    world_size = plan.nproc if name in ON_SEVERAL else 1
     script = plan.original if is_original and plan.original else plan.script
     arguments = plan.arguments + ([] if is_original else plan.converted_arguments)
     if world_size > 1 and plan.batch_flag and name != "default":
@@ -110,7 +111,7 @@ def _replayed(plan: Plan, name: str, rank: int, restart: Restart | None) -> list
         return [str(plan.folder / "alone" / "rank0.jsonl")]
     if name == IN_ORDER:
         return [str(plan.folder / "many" / f"rank{rank}.jsonl")]
-    replayed = {**dict.fromkeys(REPLAYS, "many"), ON_ONE: "resumed"}.get(name)
+    replayed = {**dict.fromkeys(REPLAYS, "many"), ON_ONE: "resumed", LOADED_ON_ONE: LOADED}.get(name)
     return [str(plan.folder / replayed / f"rank{r}.jsonl") for r in range(plan.nproc)] if replayed else []
 
 

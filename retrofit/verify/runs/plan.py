@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrofit.verify.checks.checkpoint.on_one_process import ON_ONE
+from retrofit.verify.checks.checkpoint.on_one_process import LOADED_ON_ONE, ON_ONE
 from retrofit.verify.checks.options import FLOAT64
 from retrofit.verify.evidence import Run
 from retrofit.verify.processes.interpreters import Interpreter
 from retrofit.verify.trace.settings import CutEpoch
 
-OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed", ON_ONE)
+OF_ORIGINAL = ("original", "reload_original", "alone", "alone_resumed", ON_ONE, LOADED_ON_ONE)
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,9 @@ def _is_doubtful(runs: Mapping[str, Run], restarts: Mapping[str, Restart]) -> bo
 def _lacks_order_of_library(runs: Mapping[str, Run]) -> bool:
     """Return whether a restart fails by the order of samples alone, which its library does not restore."""
     verdict = resume(runs, CheckOptions())
-    return verdict.status == FAIL and is_of_library(verdict.summary, runs["many"], runs["resumed"])
+    return (
+        "resumed" in runs and verdict.status == FAIL and is_of_library(verdict.summary, runs["many"], runs["resumed"])
+    )
 
 
 def _is_converted(plan: Plan) -> bool:

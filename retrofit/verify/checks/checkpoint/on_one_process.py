@@ -7,9 +7,10 @@ either hides what else is lost: here it is the same on both sides.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from retrofit.verify.checks.data.split import own_datasets
-from retrofit.verify.checks.finding import Finding, not_made
+from retrofit.verify.checks.finding import Finding, first_few, not_made
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.training.causes.averaged_weights import averaged_weights
 from retrofit.verify.checks.training.decided_figures import SMALLEST
@@ -23,37 +24,74 @@ from retrofit.verify.checks.training.differences import (
     tolerance_of,
 )
 from retrofit.verify.evidence import Run, Runs, relative_difference
-from retrofit.verify.trace.events import DecisionInput
+from retrofit.verify.trace.events import DecisionInput, FileLoad
 
 from .figure_places import REPRODUCED
 
 ON_ONE = "resumed_on_one"  # the run on one process
+LOADED, LOADED_ON_ONE = "loaded", "loaded_on_one"  # with a checkpoint that is loaded to begin another training
 SAME_RATE = 1e-9  # relative
 OF_ONE = "of one process from the same checkpoint"
 
 
 def fault_against_one(runs: Runs, done: int, options: CheckOptions) -> Finding | None:
-    """Return the first thing in which the ranks continue otherwise than one process does from their checkpoint.
-
-    Nothing is said where the training without the stop is not that of one process, or only by rounding.
-    """
-    if not_made(runs, "many", "reference", "resumed", ON_ONE) or options.precision == AS_IS:
+    """Return the first thing in which the ranks continue otherwise than one process does from their checkpoint."""
+    compared = _compared_runs(runs, options)
+    if compared is None:
         return None
-    many, resumed, alone = runs["many"], runs["resumed"], runs[ON_ONE]
-    pair: Runs = {"many": resumed, "reference": alone}
-    without_stop: Runs = {"many": many, "reference": runs["reference"]}
-    tolerance = tolerance_of(many, options)
-    if not (resumed.finished and alone.finished and compared_steps(pair)) or own_datasets(runs) is not None:
-        return None
-    if averaged_weights(many) is not None or any(_steps_apart(without_stop, tolerance)):
-        return None
+    pair, without_stop = compared
+    tolerance = tolerance_of(runs["many"], options)
     start = initial_fault(pair, tolerance)
     if start is not None:
-        summary = f"the resumed script does not start from the weights {OF_ONE}"
-        return Finding(summary, "RF507", done, start.value)
+        return Finding(f"the weights at its start are not those {OF_ONE}", "RF507", done, start.value)
     for summary, apart in sorted(_steps_apart(pair, tolerance), key=lambda one: one[1].step):
         return Finding(summary, "RF507", done + apart.step, apart.value)
     return _decided_fault(pair, without_stop, done)
+
+
+def _compared_runs(runs: Runs, options: CheckOptions) -> tuple[Runs, Runs] | None:
+    """Return the ranks and the one process after the resume, and without it.
+
+    None where the training without the stop is not that of one process, or only by rounding.
+    """
+    if not_made(runs, "many", "reference", "resumed", ON_ONE) or options.precision == AS_IS:
+        return None
+    pair: Runs = {"many": runs["resumed"], "reference": runs[ON_ONE]}
+    without_stop: Runs = {"many": runs["many"], "reference": runs["reference"]}
+    if not all(run.finished for run in pair.values()) or not compared_steps(pair):
+        return None
+    if own_datasets(runs) is not None or averaged_weights(runs["many"]) is not None:
+        return None
+    is_same = not any(_steps_apart(without_stop, tolerance_of(runs["many"], options)))
+    return (pair, without_stop) if is_same else None
+
+
+def fault_of_loading(runs: Runs, options: CheckOptions) -> Finding | None:
+    """Return the first thing in which a training that begins with loaded weights is not that of one process."""
+    loading = _with_loading(runs)
+    fault = None if loading is None else fault_against_one(loading, 0, options)
+    return (
+        None if fault is None else replace(fault, note=f"the script begins with {_loaded_files(runs)}, which it loads")
+    )
+
+
+def loading_note(runs: Runs, options: CheckOptions) -> str | None:
+    """Return that the training that begins with loaded weights is that of one process, where that was compared."""
+    loading = _with_loading(runs)
+    if loading is None or _compared_runs(loading, options) is None:
+        return None
+    return f"with {_loaded_files(runs)} loaded to begin with, the weights and losses are those of one process"
+
+
+def _with_loading(runs: Runs) -> Runs | None:
+    if LOADED not in runs or LOADED_ON_ONE not in runs:
+        return None
+    return {**runs, "resumed": runs[LOADED], ON_ONE: runs[LOADED_ON_ONE]}
+
+
+def _loaded_files(runs: Runs) -> str:
+    loads = [event.path for event in runs[LOADED_ON_ONE].main.of(FileLoad) if event.step == 0 and event.path]
+    return first_few(dict.fromkeys(loads))
 
 
 def _steps_apart(runs: Runs, tolerance: float) -> Iterator[tuple[str, StepDifference]]:

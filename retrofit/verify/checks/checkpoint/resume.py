@@ -25,7 +25,7 @@ from .continued_steps import (
 )
 from .first_epoch import steps_saved
 from .library_order import IN_ORDER, is_of_library, library_note
-from .on_one_process import fault_against_one
+from .on_one_process import fault_against_one, fault_of_loading, loading_note
 from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
 from .random_states import random_state_note
 from .restored_state import memory_faults, state_faults
@@ -42,9 +42,12 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
     """Compare the second epoch of the resumed run with that of the run that was not stopped, on every rank."""
     check, title = "resume", "a resumed training continues as if it had not stopped"
     given = options.reasons.get("resumed", "no arguments that resume were given")
+    loading = fault_of_loading(runs, options)
+    if loading is not None:
+        return fail_with(check, title, loading)
     reason = given if "resumed" not in runs else not_made(runs, "many", "resumed")
     if reason:
-        return not_applicable(check, title, reason)
+        return not_applicable(check, title, reason, note=loading_note(runs, options))
     in_order, as_it_is = runs.get(IN_ORDER), runs["resumed"]
     if in_order is not None and in_order.finished:
         runs = {**runs, "resumed": in_order}
