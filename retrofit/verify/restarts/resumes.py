@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrofit.verify.checks.checkpoint.on_one_process import LOADED, LOADED_ON_ONE
+from retrofit.verify.checks.checkpoint.one_process.same_checkpoint import LOADED, LOADED_ON_ONE
 from retrofit.verify.evidence import Run
 from retrofit.verify.trace.runtime import defines_mark
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER
-from retrofit.verify.checks.checkpoint.on_one_process import LOADED, LOADED_ON_ONE, ON_ONE
+from retrofit.verify.checks.checkpoint.one_process.same_checkpoint import LOADED, LOADED_ON_ONE, ON_ONE
 from retrofit.verify.checks.options import AS_IS
 from retrofit.verify.checks.training.rounding.own_precision import PERTURBED, ROUNDED, averaged_in
 from retrofit.verify.processes.launch import Launch, free_port

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrofit.verify.checks.checkpoint.on_one_process import LOADED_ON_ONE, ON_ONE
+from retrofit.verify.checks.checkpoint.one_process.same_checkpoint import LOADED_ON_ONE, ON_ONE
 from retrofit.verify.checks.options import FLOAT64
 from retrofit.verify.evidence import Run
 from retrofit.verify.processes.interpreters import Interpreter

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER, is_of_library
-from retrofit.verify.checks.checkpoint.on_one_process import ON_ONE
+from retrofit.verify.checks.checkpoint.one_process.same_checkpoint import ON_ONE
 from retrofit.verify.checks.checkpoint.resume import forgets_as_before, forgets_order_as_before, resume
 from retrofit.verify.checks.data.global_batch import is_divided_twice
 from retrofit.verify.checks.options import AS_IS, CheckOptions

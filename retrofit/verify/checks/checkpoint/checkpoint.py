@@ -16,7 +16,7 @@ from retrofit.verify.trace.events import FileSave, InitialWeights, Keys
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .first_epoch import starts_elsewhere, state_of
-from .own_restart import fails_as_before
+from .one_process.own_restart import fails_as_before
 
 WRAPPER_CLASSES = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"}
 MORE = "..."  # replaces the keys that a trace does not list

@@ -25,8 +25,8 @@ from .continued_steps import (
 )
 from .first_epoch import steps_saved
 from .library_order import IN_ORDER, is_of_library, library_note
-from .on_one_process import fault_against_one, fault_of_loading, loading_note
-from .own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
+from .one_process.own_restart import ON_ONE_PROCESS, fails_as_before, shows_original
+from .one_process.same_checkpoint import fault_against_one, fault_of_loading, loading_note
 from .random_states import random_state_note
 from .restored_state import memory_faults, state_faults
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from retrofit.verify.checks.checkpoint.own_restart import ON_ONE_PROCESS, fails_as_before, fails_on_one_process
+from retrofit.verify.checks.checkpoint.one_process.own_restart import (
+    ON_ONE_PROCESS,
+    fails_as_before,
+    fails_on_one_process,
+)
 from retrofit.verify.checks.finding import LABELS, Finding, fail_with
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Run, Runs

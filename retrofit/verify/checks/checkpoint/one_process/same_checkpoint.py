@@ -26,7 +26,7 @@ from retrofit.verify.checks.training.differences import (
 from retrofit.verify.evidence import Run, Runs, relative_difference
 from retrofit.verify.trace.events import DecisionInput, FileLoad
 
-from .figure_places import REPRODUCED
+from ..figure_places import REPRODUCED
 
 ON_ONE = "resumed_on_one"  # the run on one process
 LOADED, LOADED_ON_ONE = "loaded", "loaded_on_one"  # with a checkpoint that is loaded to begin another training

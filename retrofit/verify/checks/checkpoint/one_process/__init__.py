@@ -1,0 +1,1 @@
+"""Resumes on one process, with which those of several are compared."""
