@@ -321,7 +321,7 @@ def test_what_else_is_lost_shows_in_the_order_without_the_stop(is_lost: bool) ->
     ("lost", "words"),
     [
         ("nothing", None),
-        ("weights", "the weights at its start are not those of one process from the same checkpoint"),
+        ("weights", "the weights before the first step are not those of one process from the same checkpoint"),
         ("rate", "the learning rate is not that of one process from the same checkpoint"),
         ("optimizer", "after a step with the same loss the weights are not those of one process"),
         ("best value", "'best', by which `score > best` decides, is not that of one process"),

@@ -43,7 +43,7 @@ def fault_against_one(runs: Runs, done: int, options: CheckOptions) -> Finding |
     tolerance = tolerance_of(runs["many"], options)
     start = initial_fault(pair, tolerance)
     if start is not None:
-        return Finding(f"the weights at its start are not those {OF_ONE}", "RF507", done, start.value)
+        return Finding(f"the weights before the first step are not those {OF_ONE}", "RF507", done, start.value)
     for summary, apart in sorted(_steps_apart(pair, tolerance), key=lambda one: one[1].step):
         return Finding(summary, "RF507", done + apart.step, apart.value)
     return _decided_fault(pair, without_stop, done)
