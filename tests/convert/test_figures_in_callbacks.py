@@ -21,6 +21,8 @@ loader = DataLoader(data, 6)
 
 
 class Trainer:
+    handlers = []
+
     def __init__(self, model):
         self.model, self.loader = model, loader
         self.criterion = nn.CrossEntropyLoss()
@@ -41,6 +43,14 @@ class Trainer:
     def fire(self, event):
         for function in self.callbacks.get(event, []):
             function(self)
+
+    @classmethod
+    def share(cls, function):
+        cls.handlers.append(function)
+
+    def shared(self, trainer):
+        for function in Trainer.handlers:
+            function(trainer)
 
     def ask(self, event):
         for callback in self.callbacks:
@@ -72,6 +82,12 @@ class Board:
 
     def show(self, trainer=None):
         print("board", self.seen)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.show()
 
 
 def show(trainer):
@@ -153,6 +169,23 @@ def lines_of(folder: Path, callbacks: str, fire: str, start: str, end: str) -> t
         ),
         ("{}", 'self.fire("step")', 'trainer.on("step", every(3))', "", ['print("every", trainer.peak.item())']),
         ("[]", "board.note(self)", "", "threading.Thread(target=board.show).start()", BOARD),
+        (
+            "[]",
+            "list(map(lambda function: function(self), self.callbacks))",
+            "trainer.callbacks.append(show)",
+            "",
+            LOSS,
+        ),
+        (
+            "[]",
+            f"for function in self.callbacks:\n    {OWN}",
+            "trainer.callbacks = [show_steps] + [show]",
+            "",
+            LOSS,
+        ),
+        ("[]", "board.note(self)", "with board:\n    trainer.run()", "", BOARD),
+        ("[]", "Board.last = self.peak", "", 'print("last", board.last)', ['print("last", board.last)']),
+        ("[]", "self.shared(self)", "Trainer.share(show)", "", LOSS),
     ],
     ids=[
         "setdefault",
@@ -169,6 +202,11 @@ def lines_of(folder: Path, callbacks: str, fire: str, start: str, end: str) -> t
         "partial",
         "closure",
         "thread",
+        "map",
+        "joined_lists",
+        "with",
+        "attribute_of_a_class",
+        "stored_in_a_class",
     ],
 )
 def test_what_a_callback_shows_is_listed(
@@ -176,6 +214,14 @@ def test_what_a_callback_shows_is_listed(
 ) -> None:
     lines, found = lines_of(tmp_path, callbacks, fire, start, end)
     assert found == listed, lines
+
+
+def test_the_last_of_many_callbacks_is_followed(tmp_path: Path) -> None:
+    names = [f"idle_{number}" for number in range(12)]
+    start = "".join(f"def {name}(trainer):\n    pass\n\n\n" for name in names)
+    start += f"trainer.callbacks = [{', '.join(names)}, show]"
+    _, found = lines_of(tmp_path, "[]", f"for function in self.callbacks:\n    {OWN}", start, "")
+    assert found == LOSS
 
 
 def test_a_mean_that_a_callback_shows_is_reduced(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 DEEPEST = 14
-MOST_FUNCTIONS = 8  # that one call can run, of which each is followed
+MOST_FUNCTIONS = 24  # that one call can run, of which each is followed
 PASSED = "passed on"  # to something that nothing is known about
 
 
@@ -214,6 +214,9 @@ class Calls:
             result = flow if result is None else returned_by_either(result, flow)
             ends.append(run.memory.state)
         run.memory.meet(ends)
+        run.is_cut |= len(functions) > MOST_FUNCTIONS and any(
+            run.expressions.whole(f).differs for f in (*given, *named)
+        )
         return result or NONE
 
     def _run_bound(self, node: ast.Call, bound: Bound, given: list[Flow], named: list[Flow]) -> Flow:

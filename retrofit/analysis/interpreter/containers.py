@@ -84,6 +84,11 @@ class Containers:
         """Return what a function of the program makes of each entry: map(lambda part: part.copy(), batch)."""
         functions = self.run.analysis.evaluate(node.args[0], self.run.scope)
         known = [function for function in functions if isinstance(function, LocalFunction)]
+        if len(known) == 1 and flow.cells and not any(cell.is_source for cell in flow.cells):
+            entry = self.run.turn(node.args[1], flow)
+            cell = self.run.new_cell(node)
+            self.run.memory.state[cell, None] = self.run.calls.run_function(node.func, known[0], NONE, [entry], [])
+            return Flow(cells=frozenset([cell]))
         if len(known) != 1 or flow.cells or not (flow.parts or flow.differs):
             return None
         if flow.parts:

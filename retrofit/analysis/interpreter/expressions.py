@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..nodes import children
 from ..python_api import ATTRIBUTES, LISTS_OBJECTS, LOOKS_UP
 from ..scopes import Scope
-from ..values.kinds import LocalModule
+from ..values.kinds import LocalClass, LocalModule
 from .objects import gone_through
 from .state import NONE, Flow, Root, drawn_too, flattened, joined, mixed
 
@@ -108,9 +108,20 @@ class Expressions:
             if method.cells:
                 return method
         known = run.memory.state.get((run.root_scope(node), ast.unparse(node)))
+        if known is None and not base.cells:
+            known = self._of_class(node)
         if known is not None:
             return known
         return run.domain.attribute(base, node.attr) if base.differs else NONE
+
+    def _of_class(self, node: ast.Attribute) -> Flow | None:
+        """Return an attribute of a class itself, None where there is none."""
+        run = self.run
+        for value in run.analysis.evaluate(node.value, run.scope):
+            for owner in run.analysis.classes.mro(value.scope) if isinstance(value, LocalClass) else ():
+                if (owner, node.attr) in run.memory.state:
+                    return run.memory.state[owner, node.attr]
+        return None
 
     def _subscript(self, node: ast.Subscript) -> Flow:
         base, key = self.of(node.value), self.of(node.slice)

@@ -12,6 +12,7 @@ from ..python_api import VIEWS
 from ..scopes import Scope
 from ..values.attribute_names import pattern_of
 from ..values.inference import Analysis
+from ..values.kinds import LocalClass
 from ..values.views import unchanged
 from .branches import CHECKS, checked, depend_on, leaves
 from .callers import shown_by
@@ -21,7 +22,7 @@ from .domain import Domain
 from .expressions import Expressions, loaded, owners, scope_of_name
 from .frames import Frame, Loop, Memory
 from .function_values import FunctionValues
-from .objects import next_of
+from .objects import call_method, next_of
 from .state import (
     NONE,
     OTHER,
@@ -173,11 +174,17 @@ class Interpreter:
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
             return self._loop(node)
         if isinstance(node, (ast.With, ast.AsyncWith)):
+            managers = []
             for item in node.items:
                 flow = self.expressions.of(item.context_expr)
+                managers.append((item.context_expr, flow))
+                entered = call_method(self, item.context_expr, flow, "__enter__", [])
                 if item.optional_vars is not None:
-                    self.bind(item.optional_vars, flow)
-            return self.block(node.body)
+                    self.bind(item.optional_vars, entered or flow)
+            falls = self.block(node.body)
+            for manager, flow in reversed(managers):
+                call_method(self, manager, flow, "__exit__", [NONE] * 3)
+            return falls
         if isinstance(node, ast.Try) or type(node).__name__ == "TryStar":
             return self._try(node)  # type: ignore[arg-type]
         if isinstance(node, ENDS):
@@ -260,8 +267,12 @@ class Interpreter:
             self.show(target, kind, [(target, flow)])
         if base.cells:
             self.memory.put(base.cells, target.attr, flow)
-        else:
-            self.memory.state[self.root_scope(target), ast.unparse(target)] = flow
+            return
+        self.memory.state[self.root_scope(target), ast.unparse(target)] = flow
+        for value in self.analysis.evaluate(target.value, self.scope):
+            if isinstance(value, LocalClass):
+                known = self.memory.state.get((value.scope, target.attr)) or NONE
+                self.memory.state[value.scope, target.attr] = joined(known, flow)
 
     def _bind_item(self, target: ast.Subscript, flow: Flow) -> None:
         base, key = self.expressions.of(target.value), self.expressions.whole(self.expressions.of(target.slice))

@@ -24,6 +24,16 @@ def next_of(run: Interpreter, node: ast.expr, flow: Flow, is_loop: bool) -> Flow
     return found
 
 
+def call_method(run: Interpreter, node: ast.expr, flow: Flow, name: str, given: list[Flow]) -> Flow | None:
+    """Run a method of objects of the project, as a `with` does, and return what it gives; None where none has it."""
+    found: Flow | None = None
+    for cell in sorted(flow.cells, key=cell_order):
+        made = _run(run, node, cell, name, given)
+        if made is not None:
+            found = made if found is None else joined(found, made)
+    return found
+
+
 def gone_through(run: Interpreter, node: ast.expr, flow: Flow) -> Flow:
     """Return a list of what an object of the project gives one after another; any other value as it is."""
     own = next_of(run, node, flow, is_loop=True) if not any(map(run.containers.holds, flow.cells)) else None
