@@ -186,8 +186,9 @@ class Calls:
             return run.expressions.of(function)
         if isinstance(function, ast.Attribute):
             held = run.memory.field(receiver.cells, function.attr) if receiver.cells else None
-            stored = run.memory.state.get((run.root_scope(function), ast.unparse(function)))
-            return held or stored or NONE
+            if held is not None or not isinstance(function.value, (ast.Name, ast.Attribute)):
+                return held or NONE
+            return run.memory.state.get((run.root_scope(function), ast.unparse(function))) or NONE
         return receiver
 
     def _some_object(self, function: LocalFunction, node: ast.Call) -> Flow:
