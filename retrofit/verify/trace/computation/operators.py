@@ -20,6 +20,7 @@ from retrofit.verify.trace.recorder import record_failure
 
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
+from .kinks import decided_at_kinks
 from .precision import in_float64
 
 Run = Callable[[tuple, dict], Any]
@@ -106,7 +107,10 @@ class OperatorTrace(TorchDispatchMode):
         run: Run = natural
         if self._controlled:
             run = self.draws.controlled(func, run)
-            run = self._reading(func, in_float64(func, run) if self.widens else self.rounding.rounded(func, run))
+            in_precision = (
+                in_float64(func, decided_at_kinks(func, run)) if self.widens else self.rounding.rounded(func, run)
+            )
+            run = self._reading(func, in_precision)
         return self.cuts.watched(func, self._evidence.watched(func, run))
 
     def _collective(self, func: Any) -> Run:
