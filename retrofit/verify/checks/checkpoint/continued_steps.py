@@ -63,13 +63,16 @@ def _orders_differ(rank: RankTrace, other: RankTrace) -> bool:
 
 
 def _compared(many: Run, resumed: Run, done: int, tolerance: float) -> Iterator[tuple[int, int, list[Difference]]]:
-    """Yield each step that both have made, each rank, and what differs there."""
+    """Yield each step that both have made, each rank, and what differs there.
+
+    Ranks with other samples come first: where BatchNorm is over all ranks, each loss follows from all their samples.
+    """
     steps = min(resumed.num_steps, many.num_steps - done)
     samples = [(drawn_samples(a, done), drawn_samples(b, 0)) for a, b in zip(many.ranks, resumed.ranks)]
     are_same = [_is_one_order(*both) for both in samples]
     for step in range(steps):
+        found = []
         for rank, (ours, theirs) in enumerate(zip(many.ranks, resumed.ranks)):
-            expected, found = ours.steps[done + step], theirs.steps[step]
             drawn, other = samples[rank][0][step], samples[rank][0 if are_same[rank] else 1][step]
             if step == 0 and drawn and other:
                 # Before it the batches that were trained on are drawn and left out; or one that ends an epoch is.
@@ -77,7 +80,9 @@ def _compared(many: Run, resumed: Run, done: int, tolerance: float) -> Iterator[
                 drawn, other = drawn[-last:], other[-last:]
             first = drawn_samples(ours, step)[0] if drawn != other else []
             again = ", which are those of the first epoch once more" if other and other == first else ""
-            yield step, rank, [*_differences(expected, found, drawn, other, tolerance, step == 0, again)]
+            of_step = ours.steps[done + step], theirs.steps[step]
+            found.append((step, rank, [*_differences(*of_step, drawn, other, tolerance, step == 0, again)]))
+        yield from sorted(found, key=lambda one: all(what != OTHER_SAMPLES for what, _ in one[2]))
 
 
 def _is_one_order(drawn: list[list[object]], again: list[list[object]]) -> bool:
