@@ -14,24 +14,26 @@ golden projects of tests/convert/ after their conversion (with the script before
 place where it can be. Left out: a mutant whose script fails on one process, too; one whose line no run of `verify`
 comes to; and those that train as before, listed by hand with the reason in benchmarks/mutation/equivalent.json. A
 mutant is caught with exit status 1; its cause is right when a failed check names one of the operator's codes. It is
-said where the report has a line for it after a PASS (a figure of rank 0's share in a script of the runtime); that does
-not count as caught. Before the mutants each sound script is judged itself; what fails there does not count in its
-mutants.
+said where the report has a line for it after a PASS (a figure of rank 0's share); that does not count as caught. Before
+the mutants each sound script is judged itself; what fails there does not count in its mutants.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mutation import OPERATORS, mutations
 from mutation.reach import marked
@@ -52,10 +54,12 @@ HEADING = "## Mistakes made on purpose in sound scripts"
 SECTION = """\
 Written by `python benchmarks/mutants.py --results FILE --write`: each mistake is made at places of sound scripts
 (plain torch, the runtime's, and converted projects with the script before the conversion as `--original`), and verify
-is run on it. Said after a PASS: a figure of rank 0's share in a script of the runtime, which the report names with its
-line. Mistakes that train as before are listed with the reason in `benchmarks/mutation/equivalent.json`; not reached
-are lines to which no run comes with the arguments of the script."""
+is run on it. Said after a PASS: a figure of rank 0's share that the report names with its line. Mistakes that train as
+before are listed with the reason in `benchmarks/mutation/equivalent.json`; not reached are lines to which no run comes
+with the arguments of the script."""
 OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
+EXECUTABLE, PATH = sys.executable, os.environ.get("PATH", "")
+BY_HASHES = {"classes_from_set"}  # mistakes that show where processes have other hashes
 BEFORE = "before_the_conversion"  # folder in a project
 SOUND, CAUGHT, OTHER_CAUSE, SAID, MISSED, EQUIVALENT, NOT_REACHED, NOT_RUN = (
     "sound",
@@ -195,7 +199,8 @@ def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]
 
 
 def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    status, report = run(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
+    with started_anew() if mutant.operator in BY_HASHES else nullcontext():
+        status, report = run(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
     before = done[f"{mutant.subject.name} {SOUND}"].get("failed", [])
     failed = [one for one in failed_in(report) if one not in before]
     causes = OPERATORS[mutant.operator].causes
@@ -207,6 +212,13 @@ def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict
         outcome = CAUGHT if not causes or any(cause in causes for _, cause in failed) else OTHER_CAUSE
     row = {"key": mutant.key, "subject": mutant.subject.name, "operator": mutant.operator, "outcome": outcome}
     return {**row, "seconds": round(report.get("seconds", 0), 1), "said": said_by(report)}
+
+
+@contextmanager
+def started_anew() -> Iterator[None]:
+    """Let each process inside the block be an interpreter with hashes of its own: forked ones share them."""
+    with mock.patch.object(sys, "executable", EXECUTABLE), mock.patch.dict(os.environ, PATH=PATH):
+        yield
 
 
 def not_caught(

@@ -498,6 +498,15 @@ def test_whole_numbers_are_compared_where_they_are_figures(ours, theirs, cause):
     assert failures(run_checks(runs)).get("metrics") == cause
 
 
+def test_the_samples_of_another_rank_explain_a_loss_after_a_resume():
+    """BatchNorm is over all ranks, so that the loss of rank 0 is another one with the same samples of its own."""
+    runs = sound_runs()
+    redraw(runs["resumed"], lambda rank, epoch: order_of_epoch(0 if rank else 1)[rank::2])
+    change(runs["resumed"], OptimizerStep, losses=lambda event: [event.losses[0] + 0.01])
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "resume")
+    assert "other samples follow" in verdict.summary and "rank 1" in verdict.summary
+
+
 LISTED = frozenset({"train.py:30"})
 
 
@@ -521,3 +530,22 @@ def test_a_figure_of_one_rank_in_a_line_of_progress(number, options, is_fault):
     assert [*own_figures(runs, 1e-8)] == (
         [] if number == "0.701" else [f"the printed loss at {place}: {number} with 2 processes, 0.700 with 1"]
     )
+
+
+def test_lines_are_compared_by_their_words_and_steps():
+    """Neither the width of a number nor a line that one run prints more often shifts what is compared."""
+    runs = sound_runs()
+    for name, texts in (("many", ["note 0.1", "seen   8/12 loss 0.700"]), ("reference", ["seen 16/12 loss 0.700"])):
+        for text in texts:
+            insert(runs[name], [0], OptimizerStep, OutputLine(text=text, stream="stdout"), number=1)
+    assert [*own_figures(runs, 1e-8)] == [] and failures(run_checks(runs, CheckOptions(uses_runtime=True))) == {}
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_last_digits_that_differ_often_are_no_rounding(times):
+    runs = sound_runs()
+    for name, text in (("many", "p 0.50"), ("reference", "p 0.51")):
+        for number in range(times):
+            insert(runs[name], [0], OptimizerStep, OutputLine(text=text, stream="stdout"), number=number)
+    found = failures(run_checks(runs, CheckOptions(uses_runtime=True)))
+    assert found == ({"metrics": "RF401"} if times == 3 else {})

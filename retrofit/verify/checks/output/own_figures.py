@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from retrofit.verify.checks.training.differences import PARAMETERS, first_apart, trains_by_hand
 from retrofit.verify.evidence import Runs
 
-from .printed_numbers import all_values
+from .printed_numbers import all_values, clearly_apart, pairs_by_step
 
 
 def own_figures(runs: Runs, tolerance: float) -> Iterator[str]:
@@ -18,8 +18,8 @@ def own_figures(runs: Runs, tolerance: float) -> Iterator[str]:
     theirs = all_values(reference.main)
     apart = first_apart(runs, PARAMETERS, tolerance)
     for name, values in all_values(many.main).items():
-        pairs = ((a, b) for a, b in zip(values, theirs.get(name, [])) if a.clearly_differs(b))
-        own = [(a, b) for a, b in pairs if apart is None or a.step <= apart.step]
+        pairs = pairs_by_step(values, theirs.get(name, []))
+        own = clearly_apart([(a, b) for a, b in pairs if apart is None or a.step <= apart.step])
         if own:
             a, b = own[0]
             place = f" at {a.where}" if a.where else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from retrofit.distributed.failure.shown_figures import OF_THE_MODEL, OF_THE_RUN
@@ -31,6 +32,7 @@ OF_RATE = re.compile(r"\blr\b|learning.rate", re.IGNORECASE)
 COUNTED = re.compile(rf"{OF_THE_MODEL.pattern}|(correct|right|wrong|hits|misses|matches)\W*$", re.IGNORECASE)
 OF_A_WHOLE_NUMBER = 1.0  # it may be rounded
 RELATIVE = 1e-6
+OFTEN = 3  # values that rounding alone does not change by one digit
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,25 @@ def all_values(rank: RankTrace) -> dict[str, list[Value]]:
     return found
 
 
+def pairs_by_step(ours: Sequence[Value], theirs: Sequence[Value]) -> list[tuple[Value, Value]]:
+    """Return the values of one name in two runs, those of the same step together; a step with more in one is left out.
+
+    So a line that one run prints more often, or in other words, does not shift what is compared.
+    """
+    by_step: dict[int, list[Value]] = {}
+    for value in theirs:
+        by_step.setdefault(value.step, []).append(value)
+    counts = Counter(value.step for value in ours)
+    own = [value for value in ours if counts[value.step] == len(by_step.get(value.step, []))]
+    return [(value, by_step[value.step].pop(0)) for value in own]
+
+
+def clearly_apart(pairs: Sequence[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
+    """Return the pairs of a name that differ: by more than the last digit, which rounding may change, or often."""
+    apart = [(a, b) for a, b in pairs if not a.equals(b)]
+    return apart if len(apart) >= OFTEN else [(a, b) for a, b in apart if a.clearly_differs(b)]
+
+
 def half_of_last_digit(text: str) -> float:
     """Return half a unit of the last digit of a printed number; 0 where it has no digits (nan, inf)."""
     if text.strip("+-").lower() in ("nan", "inf"):
@@ -114,12 +135,12 @@ def half_of_last_digit(text: str) -> float:
 
 
 def skeleton(line: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return a line with # for its numbers, and the numbers, each with the words before it."""
+    """Return a line with # for its numbers, however wide they are, and the numbers, each with the words before it."""
     numbers, last = [], 0
     for match in NUMBER.finditer(line):
         numbers.append((line[last : match.start()], match.group()))
         last = match.end()
-    return NUMBER.sub("#", line).strip(), numbers
+    return " ".join(NUMBER.sub("#", line).split()), numbers
 
 
 def _gaps(rank: RankTrace) -> Iterator[tuple[int, int]]:

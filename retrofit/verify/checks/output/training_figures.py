@@ -16,7 +16,7 @@ from retrofit.verify.checks.training.differences import (
 from retrofit.verify.evidence import RankTrace, Runs
 from retrofit.verify.trace.events import BackwardCall
 
-from .printed_numbers import Value, all_values, summaries_of_epochs
+from .printed_numbers import Value, all_values, clearly_apart, pairs_by_step, summaries_of_epochs
 
 FEW = 2  # values of one name: one alone is such a multiple by chance
 Pair = tuple[Value, Value]
@@ -50,7 +50,7 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
             return _finding(name, text, wrong[0], many.world_size)
     if options.uses_runtime:
         for name, pairs in given_out:
-            wrong = [pair for pair in pairs if pair[0].clearly_differs(pair[1])]
+            wrong = clearly_apart(pairs)
             if wrong:
                 return _finding(name, "the figure of rank 0's share is given out", wrong[0], many.world_size)
     return None
@@ -64,8 +64,8 @@ def _pairs(
     What the user was told is rank 0's share is left out.
     """
     for name, values in ours.items():
-        both = zip(values, theirs.get(name, []))
-        pairs = [(a, b) for a, b in both if a.step == b.step and (last_step is None or a.step <= last_step)]
+        both = pairs_by_step(values, theirs.get(name, []))
+        pairs = [(a, b) for a, b in both if last_step is None or a.step <= last_step]
         if pairs and not any(a.place in options.listed_figures for a, _ in pairs):
             yield name, pairs
 
