@@ -542,7 +542,7 @@ def test_lines_are_compared_by_their_words_and_steps():
 
 
 @pytest.mark.parametrize("times", [2, 3])
-def test_last_digits_that_differ_often_are_no_rounding(times):
+def test_last_digits_that_differ_often_are_not_rounded(times):
     runs = sound_runs()
     for name, text in (("many", "p 0.50"), ("reference", "p 0.51")):
         for number in range(times):

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
+from retrofit.verify.trace.computation.numbers.float64 import use_float64
 from retrofit.verify.trace.computation.operators import OperatorTrace
-from retrofit.verify.trace.computation.precision import use_float64
 
 SEEDS = [101, 202, 303, 404, 505, 606]  # of the rows of a batch
 

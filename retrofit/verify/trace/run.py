@@ -24,8 +24,8 @@ from retrofit.verify.trace.computation.batchnorm import install_batchnorm
 from retrofit.verify.trace.computation.collectives import install_groups, install_join
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
+from retrofit.verify.trace.computation.numbers.float64 import use_float64
 from retrofit.verify.trace.computation.operators import OperatorTrace
-from retrofit.verify.trace.computation.precision import use_float64
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
 from retrofit.verify.trace.computation.steps import StepTrace, record_clipping

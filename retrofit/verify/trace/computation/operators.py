@@ -20,8 +20,8 @@ from retrofit.verify.trace.recorder import record_failure
 
 from .collectives import describe_collective, is_collective
 from .coupling import ForwardEvidence
-from .kinks import decided_at_kinks
-from .precision import in_float64
+from .numbers.float64 import in_float64
+from .numbers.kinks import decided_at_kinks
 
 Run = Callable[[tuple, dict], Any]
 Reading = Callable[[Any, Run], Run]
@@ -34,7 +34,7 @@ def _as_it_is(func: Any, run: Run) -> Run:
 class OperatorTrace(TorchDispatchMode):
     """Records collectives and what makes a mean over ranks differ; if `controlled`, also takes chance and rounding out.
 
-    Controlled means: float32 is float64 (`precision`), and what is drawn at random for a sample does not depend on the
+    Controlled means: float32 is float64 (`numbers`), and what is drawn at random for a sample does not depend on the
     rank or on the other samples of its batch (`draws`). `record` takes events; `rows()` returns the seeds of the
     samples of the batch in hand, empty outside a batch; `reading(func, run)` is how to run an operator so that this is
     the batch that it reads, and `keys()` gives what a draw for its rows is made from. Enter it once, in the main
