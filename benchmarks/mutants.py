@@ -4,6 +4,7 @@
   python benchmarks/mutants.py --only ddp_classifier             those of one script
   python benchmarks/mutants.py --operators drop_set_epoch        those of one operator
   python benchmarks/mutants.py --every 5                         each fifth of them
+  python benchmarks/mutants.py --results FILE --sound 20         each sound script 20 times, no mutants
   python benchmarks/mutants.py --results FILE --summary          the table of what FILE holds, nothing is run
   python benchmarks/mutants.py --results FILE --write            the same, written to docs/bugs.md
   python benchmarks/mutants.py --list                            how many there are, nothing is run
@@ -117,10 +118,11 @@ def main() -> int:
                 f"{len(mutants)} mutants of {len(subjects)} scripts by {len({m.operator for m in mutants})} operators"
             )
             return 0
-        for subject in subjects:
-            if f"{subject.name} {SOUND}" not in done:
-                note(judged_subject(subject, args), done, args.results)
-        for mutant in tqdm(mutants, desc="mutants"):
+        for turn in range(args.sound or 1):
+            for subject in tqdm(subjects, desc=f"sound scripts, turn {turn + 1}"):
+                if key_of(subject, turn) not in done:
+                    note(judged_subject(subject, turn, args), done, args.results)
+        for mutant in tqdm([] if args.sound else mutants, desc="mutants"):
             if mutant.key not in done:
                 note(judged_mutant(mutant, args, done), done, args.results)
     print(table(done.values()))
@@ -135,6 +137,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="SCRIPT", help="the mutants of these (default: all)")
     parser.add_argument("--operators", nargs="+", default=[], choices=OPERATORS, metavar="NAME", help="default: all")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="each K-th mutant (default: 1, all)")
+    parser.add_argument("--sound", type=int, default=0, metavar="N", help="each sound script N times, and no mutant")
     parser.add_argument("--folder", type=Path, help="further sound scripts (default: none)")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each run (default: 60)")
     parser.add_argument("--list", action="store_true", help="count the mutants, run nothing")
@@ -184,10 +187,15 @@ def mutants_of(subject: Subject) -> Iterator[Mutant]:
 # --- how it is judged
 
 
-def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]:
+def key_of(subject: Subject, turn: int = 0) -> str:
+    """Return the name of the row of a sound script."""
+    return f"{subject.name} {SOUND}" + (f" {turn}" if turn else "")
+
+
+def judged_subject(subject: Subject, turn: int, args: argparse.Namespace) -> dict[str, Any]:
     status, report = run(subject, {}, args.time_limit)
     outcome = "FALSE ALARM" if status == 1 else report.get("status", f"exit status {status}")
-    row = {"key": f"{subject.name} {SOUND}", "subject": subject.name, "operator": SOUND, "outcome": outcome}
+    row = {"key": key_of(subject, turn), "subject": subject.name, "operator": SOUND, "outcome": outcome}
     own = {"own_figures": len(report.get("own_figures", ()))}
     return {
         **row,
@@ -201,7 +209,7 @@ def judged_subject(subject: Subject, args: argparse.Namespace) -> dict[str, Any]
 def judged_mutant(mutant: Mutant, args: argparse.Namespace, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
     with started_anew() if mutant.operator in BY_HASHES else nullcontext():
         status, report = run(mutant.subject, {mutant.file: mutant.data}, args.time_limit)
-    before = done[f"{mutant.subject.name} {SOUND}"].get("failed", [])
+    before = done[key_of(mutant.subject)].get("failed", [])
     failed = [one for one in failed_in(report) if one not in before]
     causes = OPERATORS[mutant.operator].causes
     if fails_alone(report):
@@ -224,7 +232,7 @@ def started_anew() -> Iterator[None]:
 def not_caught(
     mutant: Mutant, report: dict[str, Any], done: dict[str, dict[str, Any]], args: argparse.Namespace
 ) -> str:
-    if len(report.get("own_figures", ())) > done[f"{mutant.subject.name} {SOUND}"].get("own_figures", 0):
+    if len(report.get("own_figures", ())) > done[key_of(mutant.subject)].get("own_figures", 0):
         return SAID
     return MISSED if is_reached(mutant, args) else NOT_REACHED
 
@@ -291,10 +299,10 @@ def table(rows: Any) -> str:
     """Return the table by operator, its totals, and the sound scripts that were accused."""
     reasons = {entry["key"]: entry["reason"] for entry in json.loads((HERE / "equivalent.json").read_text())}
     counts: dict[str, Counter[str]] = {}
-    accused, num_sound = [], 0
+    accused, sound = [], Counter[str]()
     for row in rows:
         if row["operator"] == SOUND:
-            num_sound += 1
+            sound[row["subject"]] += 1
             accused += [f"{row['subject']}: {row['said']}"] if row["outcome"] == "FALSE ALARM" else []
             continue
         outcome = EQUIVALENT if row["key"] in reasons and row["outcome"] == MISSED else row["outcome"]
@@ -307,7 +315,14 @@ def table(rows: Any) -> str:
         lines.append(f"| {OPERATORS[name].title} (`{name}`) | {_cells(counts[name])} |")
     everything = sum(counts.values(), Counter())
     lines.append(f"| **All** | {_cells(everything)} |")
-    return "\n".join([*lines, "", f"{len(accused)} false alarms on {num_sound} sound scripts", *accused])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{len(accused)} false alarms in {sum(sound.values())} runs of {len(sound)} sound scripts",
+            *accused,
+        ]
+    )
 
 
 def _cells(count: Counter[str]) -> str:
