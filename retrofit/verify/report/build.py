@@ -25,7 +25,8 @@ from retrofit.verify.verdict import PASS, EpochCoverage, Report, RunRecord, Verd
 
 CONTROLS = (
     "Everything runs in float64: the rounding of float32 grows tenfold per step in some networks and hides an error. "
-    "Mixed precision leaves float64 alone, so it is off.",
+    "Mixed precision leaves float64 alone, so it is off. ReLU lets no gradient through where a zero is "
+    "rounded up.",
     "A sample's augmentation draws from a stream of its own, and so does each row of a batch (dropout, noise): neither "
     "depends on the rank.",
     "BatchNorm takes its statistics over all ranks, whether the script does so or not; if it does not, the check "
