@@ -1,4 +1,4 @@
-"""What all events of a trace have, and the types of their fields."""
+"""The base of all events of a trace, and the types of their fields."""
 
 from __future__ import annotations
 
