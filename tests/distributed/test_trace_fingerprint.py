@@ -35,6 +35,18 @@ def test_swapped_elements_change_the_hash():
         assert bit_hash(swapped) != bit_hash(tensor)
 
 
+@pytest.mark.parametrize("hashed", [bit_hash, content_hash], ids=["bit_hash", "content_hash"])
+def test_rows_of_small_numbers_have_hashes_of_their_own(hashed):
+    rows = [[(start + step * k) % 39 for k in range(17)] for start in range(39) for step in range(1, 39)]
+    assert len({hashed(torch.tensor(row)) for row in rows}) == len({tuple(row) for row in rows})
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_content_of_masks_is_told_apart(dtype):
+    masks = torch.arange(2**12)[:, None].bitwise_right_shift(torch.arange(12)).bitwise_and(1).to(dtype)
+    assert len({content_hash(mask) for mask in masks}) == 2**12
+
+
 def test_the_hash_is_of_the_values_not_of_the_memory():
     tensor = torch.randn(33, 65)
     assert bit_hash(tensor.t().contiguous().t()) == bit_hash(tensor)

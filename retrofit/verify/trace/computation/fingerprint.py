@@ -48,7 +48,7 @@ def content_hash(item: Any) -> str:
 
 def _feed(digest: Any, item: Any) -> None:
     if isinstance(item, torch.Tensor):
-        digest.update(f"{item.dtype}{tuple(item.shape)}{bit_hash(item):016x}".encode())
+        digest.update(f"{item.dtype}{tuple(item.shape)}".encode() + _content(item))
     elif isinstance(item, dict):
         for key, value in item.items():
             digest.update(repr(key).encode())
@@ -66,6 +66,14 @@ def _feed(digest: Any, item: Any) -> None:
             digest.update(pickle.dumps(item))
         except Exception:  # what cannot be pickled has a repr, without its address
             digest.update(repr(type(item)).encode())
+
+
+def _content(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor; a hash of its bits where these are not to be had (torch without NumPy)."""
+    try:
+        return bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    except (RuntimeError, TypeError):
+        return f"{bit_hash(tensor):016x}".encode()
 
 
 @lru_cache(maxsize=64)
