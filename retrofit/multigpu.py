@@ -3412,11 +3412,13 @@ def reduced_as(module: nn.Module, protocol: Any) -> Any:
 
 
 CHUNK = 1 << 18  # one pseudo-random vector of this length serves tensors of any size
-_ODD_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (1 << 64)
+_FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND_MULTIPLIER = 0x94D049BB133111EB - (1 << 64)
 
 
 def bit_hash(tensor: torch.Tensor) -> int:
-    """Return the sum modulo 2**64 of the tensor's words times odd numbers, which any changed word changes."""
+    """Return the sum modulo 2**64 of the tensor's words times odd numbers, which any one changed word changes."""
     return int(bit_hash_later(tensor)) % 2**64
 
 
@@ -3443,8 +3445,18 @@ def weighted_sum(flat: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _odd_numbers(device: str) -> torch.Tensor:
-    numbers = torch.arange(CHUNK, dtype=torch.int64, device=device) * 2 + 1
-    return numbers * _ODD_MULTIPLIER  # wraps around: spreads small changes over all bits, stays odd
+    """Return pseudo-random odd numbers (the finalizer of splitmix64): no relation between them lets small words cancel.
+
+    With numbers that grow evenly, two rows of token ids often have the same sum.
+    """
+    numbers = torch.arange(1, CHUNK + 1, dtype=torch.int64, device=device) * _GOLDEN_RATIO
+    for shift, multiplier in ((30, _FIRST_MULTIPLIER), (27, _SECOND_MULTIPLIER)):
+        numbers = (numbers ^ _shifted(numbers, shift)) * multiplier  # wraps around
+    return (numbers ^ _shifted(numbers, 31)) | 1
+
+
+def _shifted(numbers: torch.Tensor, bits: int) -> torch.Tensor:
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)  # torch's own shift repeats the sign
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -4962,4 +4974,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 51b14b46912a68a01b576db07bd42c89ce8967e4e337e6c283e2996b622a78b5
+# Unchanged while the text above has the SHA-256 e3125d816b8ef8e0e6a239de964233ed6edbd87a23d2b60519dd967413728590
