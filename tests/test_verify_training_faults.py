@@ -24,6 +24,7 @@ from retrofit.rules.catalog import CATALOG
 from retrofit.verify.checks import run_checks
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.causes.clipped import changed_before_step
+from retrofit.verify.checks.training.causes.diagnosis import other_buffers
 from retrofit.verify.checks.training.causes.weighted_mean import counts_by_losses
 from retrofit.verify.checks.training.differences import may_be_rounding
 from retrofit.verify.checks.training.rounding.growth import grown_steps
@@ -446,6 +447,23 @@ def test_what_no_rank_disagrees_on_has_a_cause(spoil, cause, words):
     spoil(runs)
     verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "gradients")
     assert verdict.cause == cause and words in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("numbers", "cause", "words"),
+    [
+        ((1.0, 1.0), "RF401", "computed from each rank's own samples: bn.running_mean"),
+        ((1.0, 2.0), None, "BatchNorm has seen another number of batches than on one process"),
+    ],
+)
+def test_buffers_of_own_samples_are_told_from_a_pass_that_is_left_out(numbers, cause, words):
+    runs = sound_runs()
+    for name, number, mean in zip(("many", "reference"), numbers, (9.0, 8.0)):
+        buffers = {"bn.running_mean": [mean, mean], "bn.num_batches_tracked": [number, number]}
+        for event in events_of(runs[name], OptimizerStep, [0]):
+            spoil(event, buffers=buffers)
+    fault = other_buffers(runs, 1, 1e-8)
+    assert fault.cause == cause and words in fault.summary
 
 
 def left(runs, alone, ranks, factors=(None, None), is_sharded=False):

@@ -29,6 +29,7 @@ from .weighted_mean import counts_by_losses
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
 IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weights after the same step
 MEANS = {"mean", "sum"}  # over the samples, from which the loss may be linear
+COUNT = "num_batches_tracked"  # of a BatchNorm layer
 CLOSE = 1e-3  # a factor that is meant to be the number of processes
 
 
@@ -51,7 +52,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or _from_scale(runs, step)
         or _from_averaging(runs, quantity, step)
         or _from_clipping(runs, quantity, step)
-        or _from_buffers(runs, step, tolerance)
+        or other_buffers(runs, step, tolerance)
         or other_micro_batches(runs, step)
         or _from_batch_composition(runs, step, tolerance, coupled)
         or _unknown(runs, quantity, step)
@@ -132,7 +133,7 @@ def _from_scale(runs: Runs, step: int) -> Finding | None:
     return None
 
 
-def _from_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
+def other_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
     """Return the buffers that were not those of one process before this step, where weights and gradients were."""
     many, reference = runs["many"].main, runs["reference"].main
     for number in range(step):
@@ -143,6 +144,10 @@ def _from_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
             if name in theirs
             and any(relative_difference(a, b, abs(buffer[0])) > tolerance for a, b in zip(buffer, theirs[name]))
         ]
+        counted = [name for name in apart if name.endswith(COUNT)]
+        if counted:
+            text = "BatchNorm has seen another number of batches than on one process: a forward pass in training mode,"
+            return Finding(f"{text} for a summary perhaps, that one of them leaves out ({first_few(counted)})")
         if apart:
             message = f"the model's buffers are computed from each rank's own samples: {first_few(apart)} (a codebook,"
             return Finding(f"{message} a running mean) differ from those of one process after step {number}", "RF401")
