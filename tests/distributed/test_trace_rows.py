@@ -67,3 +67,18 @@ def test_a_row_draws_the_same_in_a_part_and_in_the_whole_batch() -> None:
             return first + torch.cat([torch.rand_like(batch[start:end]) for start, end in parts])
 
     assert torch.equal(drawn([[0, 6]]), drawn([[0, 2], [2, 3], [3, 6]]))
+
+
+@pytest.mark.parametrize("second", [[10, 11], [12, 10]])
+def test_a_sample_of_two_batches_in_hand_is_drawn_for_in_each(second: list[int]) -> None:
+    rows, batches = BatchRows(), [torch.zeros(2, 4), torch.zeros(2, 4)]
+    keys = []
+    with OperatorTrace(Events(), True, rows, rows.following, rows.keys):
+        rows.add(batches[0], [10, 11])
+        rows.add(batches[1], second)
+        for batch in (*batches, batches[0]):
+            batch.add(1)
+            torch.rand(2)
+            keys.append(rows.keys())
+            torch.rand(1)
+    assert keys == [[1, 1], [1, 1], [4, 4]]

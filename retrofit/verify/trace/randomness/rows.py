@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from retrofit.distributed.ddp.gradients import in_backward
 
 from .parts import Held, held_by, joined, picked, places_of
+from .row_counts import DrawCounts
 from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
@@ -35,7 +36,7 @@ class BatchRows:
         self._current: list[int] = []
         self._queue: deque[list[int]] = deque()
         self._batch_of: dict[int, Held] = {}  # by storage
-        self._num_draws: Counter[int] = Counter()  # by the seed of the row
+        self._num_draws = DrawCounts()
         self._keys: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         self._in_forward = self._is_decided = False
         self._is_own = self._is_spent = False
@@ -60,6 +61,7 @@ class BatchRows:
         if place is not None:
             self._given.appendleft((place, seeds))
         with drawing:
+            seeds = self._num_draws.rows_of(seeds)
             self._add(batch, seeds, is_own, parts)
 
     def _add(self, batch: Any, seeds: list[int], is_own: bool, parts: list[list[int]] | None) -> None:
@@ -70,8 +72,6 @@ class BatchRows:
         self._is_own, self._is_spent = is_own, False
         self._batch_of = {key: held for key, held in self._batch_of.items() if not held.storage.expired()}
         tensors = list(_tensors_in(batch))
-        for seed in seeds:
-            self._num_draws.pop(seed, None)
         if not self._queue and in_main_thread():
             self._current = seeds  # noise may be drawn before the forward pass
         if not any([self._note(tensor, seeds) for tensor in tensors]):
@@ -79,7 +79,7 @@ class BatchRows:
 
     def hold(self, seeds: list[int], parts: list[list[int]] | None) -> None:
         """A batch is being made of its samples: it is in hand until that is done."""
-        self._current = seeds
+        self._current = self._num_draws.rows_of(seeds)
         if parts:
             self._parts_of[tuple(seeds)] = parts
 
@@ -108,8 +108,7 @@ class BatchRows:
         if place not in self._keys:
             if len(self._keys) >= MOST_DRAWS:
                 self._keys.clear()
-            self._keys[place] = [self._num_draws[seed] for seed in self._current]
-            self._num_draws.update(set(self._current))
+            self._keys[place] = self._num_draws.add(self._current)
         return self._keys[place]
 
     def leave(self) -> None:
