@@ -78,7 +78,8 @@ SOUND = {
     "reduced": (((GATHERED, REDUCED), ("Marks(29, 2)", "Marks(32, 2)")), 0),
     "dispatched": ((DISPATCHED,), 3),
     "joined": (JOINED, 0),
-    "dropped to half of an epoch": ((("Marks(96, 1)", "Marks(192, 1)"),), 0),  # the schedule asks before prepare()
+    # The schedule asks before prepare(), and the script does not say that it is without GPUs.
+    "dropped to half of an epoch": (((BUILT, "Accelerator()"), ("Marks(96, 1)", "Marks(192, 1)")), 0),
 }
 MISTAKES = {
     "gather": ((("gather_for_metrics", "gather"),), "RF111", "gather_for_metrics"),

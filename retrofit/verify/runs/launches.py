@@ -24,6 +24,8 @@ from .own_processes import with_number
 from .plan import FinishedRuns, Plan
 
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
+# Accelerate distributes over GPUs alone, unless `accelerate launch --cpu` has said otherwise with this variable.
+WITHOUT_GPUS = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 ON_SEVERAL = ("many", "resumed", "default", IN_ORDER, LOADED)
 REPLAYS = ("reference", *PERTURBED)
@@ -52,7 +54,7 @@ def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -
     if plan.is_launched and world_size == 1:
         environ.update(_as_launched())
     if not plan.use_gpus:
-        environ["CUDA_VISIBLE_DEVICES"] = ""
+        environ.update(WITHOUT_GPUS)
     elif plan.spawns:
         environ["CUDA_VISIBLE_DEVICES"] = _first_gpus(world_size)
     return Launch(
