@@ -459,7 +459,8 @@ def test_what_no_rank_disagrees_on_has_a_cause(spoil, cause, words):
 def test_buffers_of_own_samples_are_told_from_a_pass_that_is_left_out(numbers, cause, words):
     runs = sound_runs()
     for name, number, mean in zip(("many", "reference"), numbers, (9.0, 8.0)):
-        buffers = {"bn.running_mean": [mean, mean], "bn.num_batches_tracked": [number, number]}
+        zero = {"zero.running_mean": [1e-17 * mean, 0.0]}
+        buffers = {**zero, "bn.running_mean": [mean, mean], "bn.num_batches_tracked": [number, number]}
         for event in events_of(runs[name], OptimizerStep, [0]):
             spoil(event, buffers=buffers)
     fault = other_buffers(runs, 1, 1e-8)
@@ -599,6 +600,8 @@ def test_what_another_order_of_a_batch_changes_as_much_is_rounding(by, of_order,
 
 GROWING, GROWING_MORE = [4e-14 * 1.7**step for step in range(20)], [9e-14 * 1.9**step for step in range(20)]
 
+KINKED = [1e-12 * 7.0**step for step in range(6)]
+
 
 @pytest.mark.parametrize(
     ("own", "reordered", "is_grown"),
@@ -609,6 +612,9 @@ GROWING, GROWING_MORE = [4e-14 * 1.7**step for step in range(20)], [9e-14 * 1.9*
         (GROWING_MORE, [4e-14] * 20, [True] * 4 + [False] * 16),  # rounding does not grow here
         ([*GROWING_MORE[:8], *[1e-9] * 12], GROWING, [True] * 8 + [False] * 12),  # a jump
         ([1e-9] * 20, GROWING, [False] * 20),
+        ([*KINKED, 9e-8, 3e-3, 0.5], [*KINKED, 9e-8, 9e-7, 0.09], [True] * 9),  # a kink, which one process meets, too
+        ([*KINKED, 9e-8, 3e-3, 0.5], [*KINKED, 9e-8, 9e-7, 5e-6], [True] * 7 + [False] * 2),  # and where it does not
+        ([*KINKED[:4], 3e-3, 0.5], [*KINKED, 9e-8, 9e-7, 0.09], [True] * 4 + [False] * 2),  # too early
         (GROWING_MORE, GROWING[:5], [True] * 5 + [False] * 15),
         ([0.0] * 20, [0.0] * 20, [True] * 20),
         ([], GROWING, []),

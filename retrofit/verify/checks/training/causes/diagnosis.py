@@ -10,6 +10,7 @@ from retrofit.verify.checks.training.differences import (
     GRADIENTS,
     LOSS,
     PARAMETERS,
+    ROUNDING,
     first_difference,
     gradient_ratio,
     rank_losses,
@@ -18,7 +19,14 @@ from retrofit.verify.checks.training.differences import (
 from retrofit.verify.checks.training.ranks_agree import disagreement
 from retrofit.verify.checks.training.rates.learning_rate import SAME, lr_fault
 from retrofit.verify.evidence import Run, Runs, relative_difference
-from retrofit.verify.trace.events import BatchSelection, OptimizerFound, SimilarityProduct, UncontrolledDraw, ValidCount
+from retrofit.verify.trace.events import (
+    BatchSelection,
+    Fingerprint,
+    OptimizerFound,
+    SimilarityProduct,
+    UncontrolledDraw,
+    ValidCount,
+)
 
 from .averaging import ENOUGH
 from .clipped import changed_before_step, clipping_fault
@@ -29,6 +37,7 @@ from .weighted_mean import counts_by_losses
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
 IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weights after the same step
 MEANS = {"mean", "sum"}  # over the samples, from which the loss may be linear
+OF_BUFFERS = 1e-6  # relative: what samples of one rank change is more, and what a network makes of rounding less
 COUNT = "num_batches_tracked"  # of a BatchNorm layer
 CLOSE = 1e-3  # a factor that is meant to be the number of processes
 
@@ -136,14 +145,11 @@ def _from_scale(runs: Runs, step: int) -> Finding | None:
 def other_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
     """Return the buffers that were not those of one process before this step, where weights and gradients were."""
     many, reference = runs["many"].main, runs["reference"].main
+    tolerance = max(tolerance, OF_BUFFERS)
     for number in range(step):
         ours, theirs = many.steps[number].buffers, reference.steps[number].buffers
-        apart = [
-            name
-            for name, buffer in ours.items()
-            if name in theirs
-            and any(relative_difference(a, b, abs(buffer[0])) > tolerance for a, b in zip(buffer, theirs[name]))
-        ]
+        zero = ROUNDING * max((abs(buffer[0]) for buffer in theirs.values()), default=0.0)  # a mean that is zero
+        apart = [name for name in ours if name in theirs and _buffers_differ(ours[name], theirs[name], zero, tolerance)]
         counted = [name for name in apart if name.endswith(COUNT)]
         if counted:
             text = "BatchNorm has seen another number of batches than on one process: a forward pass in training mode,"
@@ -152,6 +158,11 @@ def other_buffers(runs: Runs, step: int, tolerance: float) -> Finding | None:
             message = f"the model's buffers are computed from each rank's own samples: {first_few(apart)} (a codebook,"
             return Finding(f"{message} a running mean) differ from those of one process after step {number}", "RF401")
     return None
+
+
+def _buffers_differ(ours: Fingerprint, theirs: Fingerprint, zero: float, tolerance: float) -> bool:
+    scale = max(abs(ours[0]), abs(theirs[0]))
+    return scale > zero and any(relative_difference(a, b, scale) > tolerance for a, b in zip(ours, theirs))
 
 
 def _from_averaging(runs: Runs, quantity: str, step: int) -> Finding | None:
