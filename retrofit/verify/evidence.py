@@ -17,6 +17,7 @@ from retrofit.verify.trace.events import (
     DrawnAhead,
     EpochOrder,
     Event,
+    FileChange,
     IterationEnd,
     IterationStart,
     LateTraining,
@@ -28,6 +29,8 @@ from retrofit.verify.trace.events import (
 
 OneKind = TypeVar("OneKind", bound=Event)
 
+TEXT_SUFFIXES = {".csv", ".json", ".jsonl", ".log", ".tsv", ".txt"}
+MOST_TEXT = 100_000  # bytes of a text file that is looked at
 LOG_TAIL = 20_000  # characters of a process's output that are kept
 
 
@@ -211,6 +214,7 @@ class Run:
     logs: list[str] = field(default_factory=list)  # the last lines that each process printed
     steps_before: int | None = None  # optimizer steps that its checkpoint holds, of a run that continues from one
     left_out: str = ""  # why it says nothing about the script
+    texts: dict[str, str] = field(default_factory=dict)  # the text files that rank 0 has written, by path
 
     @property
     def finished(self) -> bool:
@@ -255,9 +259,9 @@ def load_run(
     folder = Path(folder)
     ranks = [RankTrace(rank, read_events(folder / f"rank{rank}.jsonl")) for rank in range(world_size)]
     logs = [_tail(folder / f"rank{rank}.log") for rank in range(world_size)]
-    return Run(
-        name, world_size, ranks, list(statuses), hung, timed_out, dict(stacks or {}), seconds, logs, steps_before
-    )
+    run = Run(name, world_size, ranks, list(statuses), hung, timed_out, dict(stacks or {}), seconds, logs, steps_before)
+    run.texts = _texts(folder / "project", ranks[0])
+    return run
 
 
 def read_events(path: str | Path) -> list[Event]:
@@ -322,6 +326,18 @@ def _trains(iteration: Iteration, work: Sequence[int]) -> bool:
     if iteration.end is not None:
         return iteration.end.is_training
     return bool(work) and work[-1] > iteration.batch_positions[0]
+
+
+def _texts(project: Path, rank: RankTrace) -> dict[str, str]:
+    """Return the small text files in a run's copy of the project that a rank has written, as they are at its end."""
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(event.path for event in rank.of(FileChange) if event.op in ("write", "rename")):
+        file = project / path
+        if Path(path).is_absolute():
+            continue
+        if file.suffix.lower() in TEXT_SUFFIXES and file.is_file() and file.stat().st_size <= MOST_TEXT:
+            found[path] = file.read_text(encoding="utf-8", errors="replace")
+    return found
 
 
 def _tail(path: Path) -> str:

@@ -12,12 +12,13 @@ from retrofit.verify.checks.training.differences import (
     tolerance_of,
     trains_by_hand,
 )
-from retrofit.verify.evidence import RankTrace, Runs
+from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .printed_numbers import Value, values_after_evaluations
 from .training_figures import training_fault
+from .written_figures import figures_in_files
 
 
 def metrics(runs: Runs, options: CheckOptions) -> Verdict:
@@ -46,7 +47,7 @@ def compared_values(runs: Runs, options: CheckOptions) -> list[tuple[Value, Valu
     many, reference = runs["many"], runs["reference"]
     if not evaluations(many.main) or not evaluations(reference.main):
         return why_not(many, "rank 0 makes no evaluation over a DataLoader")
-    ours, theirs = values_after_evaluations(many.main), values_after_evaluations(reference.main)
+    ours, theirs = _figures(many), _figures(reference)
     pairs = [(a, b) for name in ours for a, b in zip(ours[name], theirs.get(name, []))]
     if not pairs:
         return why_not(many, "no decimal number is printed or logged after an evaluation")
@@ -57,6 +58,10 @@ def compared_values(runs: Runs, options: CheckOptions) -> list[tuple[Value, Valu
     if trains_by_hand(many):
         return "the weights are changed without an optimizer, which is not followed"
     return comparable or "the weights are not those of one process (see parameters)"
+
+
+def _figures(run: Run) -> dict[str, list[Value]]:
+    return {**values_after_evaluations(run.main), **figures_in_files(run)}
 
 
 def _fault(runs: Runs, wrong: list[tuple[Value, Value]]) -> Finding:

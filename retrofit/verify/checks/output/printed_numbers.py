@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retrofit.distributed.failure.shown_figures import OF_THE_MODEL, OF_THE_RUN
 from retrofit.verify.checks.data.evaluated_samples import evaluations
@@ -75,6 +75,11 @@ def values_after_evaluations(rank: RankTrace, leaves_out: re.Pattern[str] = OF_T
                 found.setdefault(value.name, []).append(value)
     of_batches = _names_in_last_batches(rank)
     return {name: values for name, values in found.items() if name not in of_batches}
+
+
+def after_evaluations(rank: RankTrace) -> list[int]:
+    """Return the optimizer steps that were finished at each time after an evaluation."""
+    return [rank.events[start].step for start, end in _gaps(rank) if start < len(rank.events)]
 
 
 def _names_in_last_batches(rank: RankTrace) -> set[str]:
@@ -184,18 +189,21 @@ def _values_of(event: Event, leaves_out: re.Pattern[str] = OF_TRAINING) -> Itera
         if not leaves_out.search(event.name) and not OF_THE_RUN.search(event.name):
             yield Value(event.name, event.value, f"{event.value:.10g}", 0.0, event.step, event.name, event.where)
     elif isinstance(event, OutputLine):
-        name, numbers = skeleton(event.text)
-        is_of_run = bool(OF_THE_RUN.search(event.text))
-        for position, (words, text) in enumerate(numbers, 1):
-            if (
-                not (_is_decimal(text) or COUNTED.search(words))
-                or leaves_out.search(words)
-                or (is_of_run and not OF_THE_MODEL.search(words))
-            ):
-                continue
-            key = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
-            rounding = half_of_last_digit(text) if _is_decimal(text) else OF_A_WHOLE_NUMBER
-            yield Value(key, float(text), text, rounding, event.step, _label(words, position), event.where)
+        for words, value in values_of_line(event.text):
+            if not leaves_out.search(words):
+                yield replace(value, step=event.step, where=event.where)
+
+
+def values_of_line(line: str) -> Iterator[tuple[str, Value]]:
+    """Yield the figures of a line, each with the words before it; its step and its place are for the caller."""
+    name, numbers = skeleton(line)
+    is_of_run = bool(OF_THE_RUN.search(line))
+    for position, (words, text) in enumerate(numbers, 1):
+        if not (_is_decimal(text) or COUNTED.search(words)) or (is_of_run and not OF_THE_MODEL.search(words)):
+            continue
+        key = f"{name!r}, number {position}" if len(numbers) > 1 else repr(name)
+        rounding = half_of_last_digit(text) if _is_decimal(text) else OF_A_WHOLE_NUMBER
+        yield words, Value(key, float(text), text, rounding, 0, _label(words, position))
 
 
 def _label(words: str, position: int) -> str:
