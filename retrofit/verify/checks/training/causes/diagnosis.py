@@ -39,6 +39,7 @@ IN_ONE_STEP = (PARAMETERS, GRADIENTS)  # gradients that differ explain the weigh
 MEANS = {"mean", "sum"}  # over the samples, from which the loss may be linear
 OF_BUFFERS = 1e-6  # relative: what samples of one rank change is more, and what a network makes of rounding less
 COUNT = "num_batches_tracked"  # of a BatchNorm layer
+LOST_ROWS = "the loss compares the samples of a batch, and the gradients of other ranks' rows are lost"
 CLOSE = 1e-3  # a factor that is meant to be the number of processes
 
 
@@ -132,10 +133,8 @@ def _from_scale(runs: Runs, step: int) -> Finding | None:
     by_loss = sum(losses) / len(losses) / alone if alone else None
     if world == 1:
         return None
-    if _is_close(by_gradient, 1 / world) and _is_close(by_loss, 1.0) and _has_pairs(many, step):
-        return Finding(
-            "the loss compares the samples of a batch, and the gradients of other ranks' rows are lost", "RF303"
-        )
+    if _is_close(by_gradient, 1 / world) and _is_close(by_loss, 1.0) and _has_pairs(runs, step):
+        return Finding(LOST_ROWS, "RF303")
     for ratio in (by_gradient, by_loss):
         if _is_close(ratio, world) or _is_close(ratio, 1 / world):
             return Finding(f"loss or gradients are {ratio:.4g} times those of one process", "RF301")
@@ -187,8 +186,10 @@ def _is_close(ratio: float | None, expected: float) -> bool:
     return ratio is not None and relative_difference(ratio, expected) < CLOSE
 
 
-def _has_pairs(many: Run, step: int) -> bool:
-    return any(event.step == step for rank in many.ranks for event in rank.of(SimilarityProduct))
+def _has_pairs(runs: Runs, step: int) -> bool:
+    """Return whether a loss compares samples: a rank may compare its own with those of all, one process does not."""
+    ranks = [*runs["many"].ranks, *runs["reference"].ranks]
+    return any(event.step == step for rank in ranks for event in rank.of(SimilarityProduct))
 
 
 def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Places) -> Finding | None:
@@ -204,8 +205,8 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
     counts = _valid_counts(many, step)
     uneven = len(set(counts)) > 1 or len({rank.rows_per_step[step] for rank in many.ranks}) > 1
     pairs = Finding("the loss compares the samples of a batch, and each rank has its share of them only", "RF303")
-    if _has_pairs(many, step) and not (is_between and uneven):
-        return pairs
+    if _has_pairs(runs, step) and not (is_between and uneven):
+        return pairs if differs else Finding(LOST_ROWS, "RF303")
     found = {event.op for rank in many.ranks for event in rank.of(BatchSelection) if event.step == step}
     selections = sorted(found - MEANS)
     if selections and not uneven:
