@@ -68,7 +68,10 @@ def _order_fault(runs: Runs, key: str) -> Finding | None:
 
 
 def _stuck_fault(many: Run, key: str) -> Finding | None:
-    """Return a fault for a DistributedSampler that shuffles in the same way in all epochs, on one process too."""
+    """Return a fault for a sampler that shuffles in the same way in all epochs, on one process too.
+
+    One of the script's own counts where set_epoch() would change its order, which nothing calls with another epoch.
+    """
     for rank in many.ranks:
         epochs = training_of(rank, key)
         drawn = epochs[0].drawn if epochs else []
@@ -78,7 +81,7 @@ def _stuck_fault(many: Run, key: str) -> Finding | None:
             repeat is not None
             and is_shuffled
             and len(drawn) >= FEW
-            and "DistributedSampler" in epochs[0].begin.samplers
+            and ("DistributedSampler" in epochs[0].begin.samplers or any(one.begin.follows_epoch for one in epochs))
         ):
             summary = f"epochs {repeat[0]} and {repeat[1]} have the same shuffled order, with one process too"
             shown = ", ".join(map(str, drawn[:FEW]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import IterableDataset, Subset
 
+MOST_COMPARED = 1000  # samples or batches of an order
 MOST_MEMBERS = 200_000
 Lines = tuple[tuple[str, int], ...]
 
@@ -105,6 +107,22 @@ def sampler_names(loader: Any) -> list[str]:
         names.append(type(sampler).__name__)
         sampler = _inner_sampler(sampler)
     return names
+
+
+def follows_epoch(loader: Any, epoch: int) -> bool:
+    """Return whether a sampler of the script's own has another order once it is told the number of an epoch.
+
+    Changes the sampler and random states: for a process of its own.
+    """
+    sampler = _inner_sampler(loader)
+    while sampler is not None:
+        if hasattr(sampler, "set_epoch"):
+            before = list(islice(sampler, MOST_COMPARED))
+            repeated = list(islice(sampler, MOST_COMPARED))
+            sampler.set_epoch(epoch)
+            return before == repeated != list(islice(sampler, MOST_COMPARED))
+        sampler = _inner_sampler(sampler)
+    return False
 
 
 def _inner_sampler(outer: Any) -> Any:

@@ -27,7 +27,7 @@ from retrofit.verify.trace.events import (
 from retrofit.verify.trace.randomness.streams import hash_generator, in_main_thread, stream_hashes
 from retrofit.verify.trace.recorder import own_errors_recorded
 
-from .datasets import base_dataset, length_of, members, sample_name, sampler_names
+from .datasets import base_dataset, follows_epoch, length_of, members, sample_name, sampler_names
 from .double import in_float64
 from .lengths import length_or_none
 from .sources import Pool, drawn_ahead, noting_items
@@ -40,6 +40,7 @@ MOST_BATCHES = 100_000  # of an order that is drawn in advance; a longer one has
 MOST_LEFT = 4  # an epoch is not cut where no more than the MOST_LEFTth part of the steps would be left of it
 COUNTING_S = 2.0  # at most, for the batches that are left of a stream
 LONGEST_WAIT_S = 3.0  # for a step, of a thread that has drawn all its batches
+OTHER_EPOCH = 1009  # that no script has come to
 WATCHED_ITEMS = 4  # items per iteration in which the use of random streams is looked for
 
 
@@ -225,8 +226,17 @@ class TracedIterator:
                 },
                 members=members(self.dataset) if is_first else None,
                 probe=probe,
+                follows_epoch=self._follows_epoch(),
             )
         )
+
+    def _follows_epoch(self) -> bool:
+        """Return whether set_epoch() changes the order, at the second epoch of a training on several ranks."""
+        is_asked = self.epoch == 1 and self.repeat == 0 and torch.is_grad_enabled() and in_main_thread()
+        if not (is_asked and self.is_map and self.trace.settings.controlled and self.trace.settings.world_size > 1):
+            return False
+        loader = self.loader
+        return bool(in_a_fork(lambda: follows_epoch(loader, OTHER_EPOCH), self.trace.recorder.close, COUNTING_S))
 
     def _start_workers(self) -> None:
         """Record what the script's own start of a worker does to random streams, at the beginning of a training."""

@@ -26,6 +26,7 @@ class IterationStart(Event):
     streams: dict[str, str | None]  # state hashes: "python", "torch", "numpy", "loader" and OF_DATASET (None: has none)
     members: list[Sample] | None  # of a Subset in its first pass: the indices in its base dataset
     probe: dict[str, str] | None  # index -> content hash of a few samples, in a controlled run
+    follows_epoch: bool = False  # another set_epoch() would make another order; asked for once
 
     @property
     def place(self) -> Place:
