@@ -252,6 +252,15 @@ def gathered_without_gradient(runs):
     insert(runs["many"], (0, 1), BackwardCall, SimilarityProduct(shape=[4, 8], rows=4))
 
 
+def own_rows_with_all_gathered(runs):
+    """Each rank compares its rows with all: no square matrix there, and the gradient is not half of the whole."""
+    keep_resume_out(runs)
+    insert(runs["reference"], (0,), BackwardCall, SimilarityProduct(shape=[8, 8], rows=8))
+    for event in events_of(runs["reference"], OptimizerStep):
+        spoil(event, gradients=[[norm * 1.3, projection] for norm, projection in event.gradients])
+    move_weights(runs["many"])
+
+
 def weights_changed_on_one_rank(runs):
     """Gradients are averaged as they must be; rank 1 clips its weights afterwards."""
     for run in runs.values():
@@ -371,6 +380,7 @@ FAULTS = [
     (pairs_in_batch, dict.fromkeys(("loss", "gradients", "parameters"), "RF303")),
     (pairs_in_batch_unseen, dict.fromkeys(("loss", "gradients", "parameters"), "RF303")),
     (gathered_without_gradient, dict.fromkeys(("gradients", "parameters"), "RF303")),
+    (own_rows_with_all_gathered, dict.fromkeys(("gradients", "parameters"), "RF303")),
     (weights_changed_on_one_rank, {"ranks_agree": None}),
     (lr_scaled, {"lr": "RF304"}),
     (lr_scaled_and_schedule_too_short, {"lr": "RF305"}),
