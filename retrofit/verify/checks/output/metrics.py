@@ -5,13 +5,7 @@ from __future__ import annotations
 from retrofit.verify.checks.data.evaluated_samples import evaluation_fault, evaluations, is_combined
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.differences import (
-    PARAMETERS,
-    first_apart,
-    initial_fault,
-    tolerance_of,
-    trains_by_hand,
-)
+from retrofit.verify.checks.training.differences import last_same_step, tolerance_of, trains_by_hand
 from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
@@ -51,10 +45,8 @@ def compared_values(runs: Runs, options: CheckOptions) -> list[tuple[Value, Valu
     pairs = [(a, b) for name in ours for a, b in zip(ours[name], theirs.get(name, []))]
     if not pairs:
         return why_not(many, "no decimal number is printed or logged after an evaluation")
-    tolerance = tolerance_of(many, options)
-    apart = first_apart(runs, PARAMETERS, tolerance)
-    is_apart = initial_fault(runs, tolerance) is not None or trains_by_hand(many)
-    comparable = [(a, b) for a, b in pairs if not is_apart and (apart is None or a.step <= apart.step)]
+    last_step = last_same_step(runs, tolerance_of(many, options))
+    comparable = [(a, b) for a, b in pairs if last_step is not None and a.step <= last_step]
     if trains_by_hand(many):
         return "the weights are changed without an optimizer, which is not followed"
     return comparable or "the weights are not those of one process (see parameters)"

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding, not_made
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.differences import (
-    PARAMETERS,
-    first_apart,
-    initial_fault,
-    tolerance_of,
-    trains_by_hand,
-)
+from retrofit.verify.checks.training.differences import last_same_step, tolerance_of
 from retrofit.verify.evidence import RankTrace, Runs
 from retrofit.verify.trace.events import BackwardCall
 
@@ -31,11 +25,9 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     if not_made(runs, "many", "reference") is not None:
         return None
     many, reference = runs["many"], runs["reference"]
-    tolerance = tolerance_of(many, options)
-    if many.world_size == 1 or initial_fault(runs, tolerance) is not None or trains_by_hand(many):
+    last_step = last_same_step(runs, tolerance_of(many, options))
+    if many.world_size == 1 or last_step is None:
         return None
-    apart = first_apart(runs, PARAMETERS, tolerance)
-    last_step = None if apart is None else apart.step
     given_out = [*_pairs(all_values(many.main), all_values(reference.main), last_step, options)]
     for factor in (float(many.world_size), 1 / many.world_size):
         for name, pairs in given_out:
@@ -57,7 +49,7 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
 
 
 def _pairs(
-    ours: dict[str, list[Value]], theirs: dict[str, list[Value]], last_step: int | None, options: CheckOptions
+    ours: dict[str, list[Value]], theirs: dict[str, list[Value]], last_step: float, options: CheckOptions
 ) -> Iterator[tuple[str, list[Pair]]]:
     """Yield the values of each name with those of one process, as long as both have the same weights.
 
@@ -65,7 +57,7 @@ def _pairs(
     """
     for name, values in ours.items():
         both = pairs_by_step(values, theirs.get(name, []))
-        pairs = [(a, b) for a, b in both if last_step is None or a.step <= last_step]
+        pairs = [(a, b) for a, b in both if a.step <= last_step]
         if pairs and not any(a.place in options.listed_figures for a, _ in pairs):
             yield name, pairs
 

@@ -49,10 +49,10 @@ def parted_ranks(many: Run) -> Parted | None:
     return min(found, key=lambda one: (one.event.step, one.event.seconds), default=None)
 
 
-def parted_from_one(many: Run, reference: Run, last_step: int | None) -> Parted | None:
+def parted_from_one(many: Run, reference: Run, last_step: float) -> Parted | None:
     """Return the first decision of rank 0 by another figure than one process has, until `last_step`."""
     found = _apart(decisions_of(many.main), decisions_of(reference.main), None)
-    known = [one for one in found if last_step is None or one.event.step <= last_step]
+    known = [one for one in found if one.event.step <= last_step]
     return min(known, key=lambda one: (one.event.step, one.event.seconds), default=None)
 
 

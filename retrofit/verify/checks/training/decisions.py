@@ -11,7 +11,7 @@ from retrofit.verify.trace.settings import PARTS
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .decided_figures import Parted, decisions_of, parted_from_one, parted_ranks
-from .differences import PARAMETERS, first_apart, initial_fault, tolerance_of, trains_by_hand
+from .differences import last_same_step, tolerance_of
 from .ranks_agree import disagreement
 
 
@@ -42,10 +42,8 @@ def decision_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     tolerance = tolerance_of(many, options)
     if fault is not None or reference is None or not reference.ranks:
         return None
-    if initial_fault(runs, tolerance) is not None or trains_by_hand(many):
-        return None
-    apart = first_apart(runs, PARAMETERS, tolerance)
-    parted = parted_from_one(many, reference, None if apart is None else apart.step)
+    last_step = last_same_step(runs, tolerance)
+    parted = None if last_step is None else parted_from_one(many, reference, last_step)
     if parted is None:
         return None
     inexact = counted_fault(runs, options)

@@ -247,6 +247,17 @@ def trains_by_hand(run: Run) -> bool:
     return not run.main.steps and run.main.first(BackwardCall) is not None
 
 
+def last_same_step(runs: Runs, tolerance: float) -> float | None:
+    """Return until which step the ranks have the weights of one process: infinity where they never part.
+
+    None where they never were the same, or where nothing is known of them.
+    """
+    if initial_fault(runs, tolerance) is not None or trains_by_hand(runs["many"]):
+        return None
+    apart = first_apart(runs, PARAMETERS, tolerance)
+    return math.inf if apart is None else apart.step
+
+
 def tensors_differ(a: Weights, b: Weights, tolerance: float) -> bool:
     """Return whether the weights of two events differ by more than `tolerance`."""
     if a.parameter_hash == b.parameter_hash:
