@@ -1171,9 +1171,9 @@ TRACKING = frozenset({"add_scalar", "add_scalars", "log", "log_metric", "log_met
 NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w:])|\bnan\b|\binf\b", re.IGNORECASE)
 # Numbers next to such words are about the machine or the run, and each rank has its own.
 OF_THE_RUN = re.compile(
-    r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
-    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|"
-    r"[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
+    r"\b(time|times|took|ms|msecs?|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|fps|[tg]?flops|mfu|mem|memory|speed|"
+    r"eta|elapsed|remaining|throughput|date|hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|"
+    r"process|processes|rank|ranks|world)\b|[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
     re.IGNORECASE,
 )
 # In such a line only what these words announce is compared.
@@ -4974,4 +4974,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 e3125d816b8ef8e0e6a239de964233ed6edbd87a23d2b60519dd967413728590
+# Unchanged while the text above has the SHA-256 f59e724a437c7897722c7cb56b580297867b6d7a972ab9f7faddba558d77b7aa

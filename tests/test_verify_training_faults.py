@@ -28,7 +28,7 @@ from retrofit.verify.checks.training.causes.diagnosis import other_buffers
 from retrofit.verify.checks.training.causes.weighted_mean import counts_by_losses
 from retrofit.verify.checks.training.differences import may_be_rounding
 from retrofit.verify.checks.training.rounding.growth import grown_steps
-from retrofit.verify.trace.computation.steps import common_factor
+from retrofit.verify.trace.computation.steps.gradients_left import common_factor
 from retrofit.verify.trace.events import (
     BackwardCall,
     BackwardGradients,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from retrofit.verify.evidence import Run, load_run
-from retrofit.verify.trace.computation.steps import gpu_of
+from retrofit.verify.trace.computation.steps.parameters import gpu_of
 from retrofit.verify.trace.events import BackwardCall, EpochKept, InitialWeights, UncontrolledDraw
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,9 +27,9 @@ TRACKING = frozenset({"add_scalar", "add_scalars", "log", "log_metric", "log_met
 NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w:])|\bnan\b|\binf\b", re.IGNORECASE)
 # Numbers next to such words are about the machine or the run, and each rank has its own.
 OF_THE_RUN = re.compile(
-    r"\b(time|times|took|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|mem|memory|speed|eta|elapsed|throughput|date|"
-    r"hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|process|processes|rank|ranks|world)\b|"
-    r"[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
+    r"\b(time|times|took|ms|msecs?|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|fps|[tg]?flops|mfu|mem|memory|speed|"
+    r"eta|elapsed|remaining|throughput|date|hours?|min|mins|minutes?|gpu|gpus|mb|mib|gb|gib|pid|port|"
+    r"process|processes|rank|ranks|world)\b|[a-z]+(/|_per_)s(ec)?\b|\d ?(s|ms|sec)\b",
     re.IGNORECASE,
 )
 # In such a line only what these words announce is compared.

@@ -100,8 +100,8 @@ def curves(runs: FinishedRuns, tolerance: float) -> dict[str, Any]:
         "loss_n": loss_n,
         "difference": [relative_difference(a, b) for a, b in zip(loss_n, loss_1)],
         "parameter_difference": [parameter_difference(a, b) for a, b in zip(steps_n[0] if steps_n else [], steps_1)],
-        "lr_1": [step.lr[0] for step in steps_1],
-        "lr_n": [step.lr[0] for step in steps_n[0]] if steps_n else [],
+        "lr_1": [step.lr[0] for step in steps_1 if step.lr],
+        "lr_n": [step.lr[0] for step in steps_n[0] if step.lr] if steps_n else [],
         "tolerance": tolerance,
     }
 

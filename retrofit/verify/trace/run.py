@@ -28,7 +28,8 @@ from retrofit.verify.trace.computation.numbers.float64 import use_float64
 from retrofit.verify.trace.computation.operators import OperatorTrace
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
-from retrofit.verify.trace.computation.steps import StepTrace, record_clipping
+from retrofit.verify.trace.computation.steps.clipping import record_clipping
+from retrofit.verify.trace.computation.steps.step_trace import StepTrace
 from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
@@ -44,7 +45,13 @@ from retrofit.verify.trace.randomness.own_generators import install_own_generato
 from retrofit.verify.trace.randomness.rounding import RandomRounding
 from retrofit.verify.trace.randomness.rows import BatchRows
 from retrofit.verify.trace.randomness.single_numbers import install_single_numbers
-from retrofit.verify.trace.randomness.streams import OTHER_LIBRARIES, Streams, in_main_thread, seed_library
+from retrofit.verify.trace.randomness.streams import (
+    OTHER_LIBRARIES,
+    Streams,
+    in_main_thread,
+    install_new_weights,
+    seed_library,
+)
 
 from .after_import import after_import
 from .events import BatchPart, ProcessExit, ProcessStart, ScriptError
@@ -61,7 +68,7 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
     """
     recorder = Recorder(Path(settings.folder) / f"rank{settings.rank}.jsonl")
     path = str(Path(settings.project) / script)
-    models = _install(recorder, settings)
+    models, steps = _install(recorder, settings)
     place = functools.partial(_place_of_caller, settings.project)
     spawned = SpawnedRanks(recorder.record, settings, place, models.forget)
     spawned.install()
@@ -79,15 +86,17 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
     except BaseException as error:
         if is_of_tracer(error):
             recorder.record_failure(error)
+        steps.by_hand.close()
         recorder.record(ProcessExit(_status(error), _describe(error, settings.project)))
         raise
     else:
+        steps.by_hand.close()
         recorder.record(ProcessExit(0, None))
     finally:
         spawned.end()
 
 
-def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
+def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, StepTrace]:
     _seed(settings)
     shift_clock(LATER_S * settings.rank)
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
@@ -134,11 +143,14 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     steps.on_backward = on_backward
     averaged_in = getattr(torch, settings.averaged_in) if settings.averaged_in else None
     steps.on_gradient = functools.partial(operators.rounding.disturb, precision=averaged_in) if averaged_in else None
+    operators.writes = steps.by_hand.watched
+    models.before_call = loaders.before_batch = steps.by_hand.close
     states = StateTrace(recorder, steps.trained)
     steps.on_step, models.on_call = states.before_step, states.on_call
     operators.cuts.is_watched = lambda: models.is_evaluating() and not rows.in_model()
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
     operators.draws.own_state, operators.draws.in_model = streams.own_state, rows.in_model
+    install_new_weights(streams, lambda: recorder.step > 0 or rows.in_model())
     models.install()
     loaders.install()
     steps.install()
@@ -162,7 +174,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> ModelTrace:
     forkserver.ensure_running = lambda: None  # type: ignore[assignment]
     operators.__enter__()
     watch_lines(recorder.record, settings.project, settings.watched)
-    return models
+    return models, steps
 
 
 def _draw_by_operators(config: Any) -> None:

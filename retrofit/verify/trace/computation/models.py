@@ -20,6 +20,7 @@ class ModelTrace:
 
     def __init__(self, on_forward: Callable[[bool], None]) -> None:
         self.on_forward = on_forward
+        self.before_call: Callable[[], None] = lambda: None
         self.on_call: Callable[[nn.Module], None] = lambda model: None
         self.models: list[nn.Module] = []
         self._depth = 0
@@ -40,6 +41,7 @@ class ModelTrace:
         if self._depth > 1:
             return
         with own_errors_recorded():
+            self.before_call()
             if next(module.parameters(), None) is not None:
                 if not any(module is model for model in self.models):
                     self.models.append(module)

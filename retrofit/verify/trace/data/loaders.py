@@ -39,6 +39,7 @@ class LoaderTrace:
     ) -> None:
         self.recorder, self.settings, self.streams = recorder, settings, streams
         self.on_batch, self.on_second_epoch, self.is_evaluating = on_batch, on_second_epoch, is_evaluating
+        self.before_batch: Callable[[], None] = lambda: None  # a step that the script makes by hand is over
         self.on_collate: Callable[..., None] = lambda seeds, parts: None
         self.names = DatasetNames()
         self.replay = Replay(settings.replay, settings.reorder) if settings.replay else None

@@ -138,6 +138,7 @@ class OwnBatches:
             number, before = self._begin(id(shared)), self._loaders.recorder.step
             batches = split()
             while True:
+                self._loaders.before_batch()
                 self._loaders.streams.leave_batch()
                 with self._loaders.unseen():  # a loader that all ranks draw the same whole batches from
                     batch = next(batches, batches)
@@ -153,6 +154,7 @@ class OwnBatches:
         """Return a rank's part of a batch, recorded as the next one of its line's only pass."""
         if not torch.is_grad_enabled():  # an evaluation's
             return own
+        self._loaders.before_batch()
         if line not in self._passes:
             self._passes[line] = self._begin(line)
         return self._recorded(own, self._passes[line], is_rows=True)

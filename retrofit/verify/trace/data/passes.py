@@ -78,6 +78,7 @@ class TracedIterator:
 
     def __next__(self) -> Any:
         trace = self.trace
+        trace.before_batch()
         trace.streams.leave_batch()
         if not self._is_open and not in_main_thread():
             raise StopIteration

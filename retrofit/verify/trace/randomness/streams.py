@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from retrofit.distributed.data.random_state import get_rng_state, mix_seed, seed_everything, set_rng_state
 
@@ -119,6 +120,19 @@ class Streams:
             finally:
                 set_rng_state(before)
         return item, used
+
+
+def install_new_weights(streams: Streams, trains: Callable[[], bool]) -> None:
+    """Let weights that are made before the training starts be drawn from the process's own streams.
+
+    A script may have a batch in hand there: the whole data that it shares out, or one that tells the shape of inputs.
+    """
+
+    def leave(module: Any, name: str, parameter: Any) -> None:
+        if streams.in_batch() and not trains():
+            streams.leave_batch()
+
+    register_module_parameter_registration_hook(leave)
 
 
 def seed_library(seed: int, module: ModuleType) -> None:

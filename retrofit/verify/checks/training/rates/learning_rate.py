@@ -38,6 +38,8 @@ def lr(runs: Runs, options: CheckOptions) -> Verdict:
     if fault is not None:
         return fail_with(check, title, fault)
     values = [rate for place in compared for rate in rates[place]]
+    if not values:
+        return not_applicable(check, title, "the script changes its weights without an optimizer")
     span = f"{min(values):g}" if min(values) == max(values) else f"{min(values):g} to {max(values):g}"
     return passed(check, title, f"{span} over {count(len(compared), 'step')}")
 

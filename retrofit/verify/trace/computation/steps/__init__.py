@@ -1,0 +1,1 @@
+"""Losses, gradients and weights of every step, which an optimizer makes or the script itself."""
