@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from retrofit.verify.evidence import Run
-from retrofit.verify.trace.events import FileChange, FileRead
+from retrofit.verify.trace.events import FileChange, FileRead, ScriptError
 
 # What a rank says when another one has left it, and what a helper raises on all ranks for the error of one.
 OF_ANOTHER_RANK = re.compile(
@@ -81,11 +81,19 @@ def first_failure(run: Run) -> Failure | None:
         if is_lost and "address already in use" not in error.message.lower():
             continue
         text = "\n".join((error.type, error.message, error.traceback, log))
-        own.append((end.seconds, Failure(trace.rank, error.type, error.message, error.where, text, end.step == 0)))
+        message = _with_last_line(error, log)
+        own.append((end.seconds, Failure(trace.rank, error.type, message, error.where, text, end.step == 0)))
     if not own:
         return None
     _, first = min(own, key=lambda pair: pair[0])
     return replace(first, on_ranks=frozenset(failure.rank for _, failure in own))
+
+
+def _with_last_line(error: ScriptError, log: str) -> str:
+    """Return the message of an error; of an exit with a bare status also what was said last (argparse: why)."""
+    said = [line.strip() for line in log.splitlines() if line.strip()]
+    is_bare = error.type == "SystemExit" and error.message.strip().isdigit() and said
+    return f"{error.message}: {said[-1]}" if is_bare else error.message
 
 
 def cause_of(failure: Failure, run: Run) -> str | None:
