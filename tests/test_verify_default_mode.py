@@ -11,12 +11,13 @@ from verify_evidence import change, cut, redraw, remove, run_of, sound_runs
 from verify_plain_script import ARGUMENTS, OPTIONS, write_script
 
 from retrofit.verify.checks import CheckOptions, run_checks
+from retrofit.verify.runs.launches import options_in_environment
 from retrofit.verify.source.batch_mode import keeps_batch, steps_of_user_mode
 from retrofit.verify.trace.events import IterationStart, OptimizerFound, OptimizerStep
 
 sys.path.insert(0, str(Path(__file__).parent / "verify"))
 
-from bugs.catalogue import BUGS, seed_bug
+from bugs.catalogue import BUGS, copy_project, seed_bug
 
 
 def found(runs, **options):
@@ -179,3 +180,16 @@ def test_the_conclusion_names_what_keeps_the_batch(tmp_path):
     assert status == 0
     assert report["conclusion"].startswith("PASS: with batch_size divided by 2, 2 processes train the same model as 1")
     assert "default" in [run["name"] for run in report["runs"]]
+
+
+def test_options_of_the_runtime_in_the_environment_count_in_the_runs():
+    environ = {"RETROFIT_STRATEGY": "fsdp", "RETROFIT_BATCH": "global", "RETROFIT_DIST_URL": "env://", "RANK": "1"}
+    assert options_in_environment(environ) == {"RETROFIT_STRATEGY": "fsdp"}
+
+
+def test_a_script_that_is_sharded_by_the_environment_is_judged_sharded(tmp_path, monkeypatch):
+    copy_project("classifier", tmp_path)
+    monkeypatch.setenv("RETROFIT_STRATEGY", "fsdp")
+    status, report = judge(tmp_path, ["--nproc", "2"], ["--epochs", "2"])
+    assert status == 0, report["conclusion"]
+    assert "RETROFIT_STRATEGY=fsdp" in str(report["runs"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,11 @@ from .plan import FinishedRuns, Plan
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 # Accelerate distributes over GPUs alone, unless `accelerate launch --cpu` has said otherwise with this variable.
 WITHOUT_GPUS = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+# Of the runtime: how processes find each other, which each run is told anew, and what the runs differ in.
+NOT_OF_THE_TRAINING = {
+    f"RETROFIT_{name}"
+    for name in ("DISTRIBUTED", "LOCAL_RANK", "DIST_URL", "DIST_BACKEND", "DIST_TIMEOUT", "BATCH", "CONSISTENCY")
+}
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 ON_SEVERAL = ("many", "resumed", "default", IN_ORDER, LOADED)
 REPLAYS = ("reference", *PERTURBED)
@@ -50,7 +55,8 @@ def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -
         arguments = divide_flag(arguments, plan.batch_flag, world_size)
     if plan.spawns and plan.number_option and not is_original:
         arguments = with_number(arguments, plan.number_option, world_size)
-    environ = {**plan.environ, **OF_EVERY_RUN, **({} if name in ("original", "one", "default") else GLOBAL)}
+    chosen = {**options_in_environment(os.environ), **plan.environ}
+    environ = {**chosen, **OF_EVERY_RUN, **({} if name in ("original", "one", "default") else GLOBAL)}
     if plan.is_launched and world_size == 1:
         environ.update(_as_launched())
     if not plan.use_gpus:
@@ -67,6 +73,15 @@ def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -
         interpreters=runs.interpreters if world_size > 1 else {},
         is_launched=not plan.spawns,
     )
+
+
+def options_in_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the training that the user has set for the runtime: RETROFIT_STRATEGY and the like."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("RETROFIT_") and name not in NOT_OF_THE_TRAINING
+    }
 
 
 def _settings(
