@@ -26,7 +26,7 @@ from .plan import FinishedRuns, Plan
 OF_EVERY_RUN = {"WANDB_MODE": "disabled"}  # scalars are still recorded; nothing is uploaded seven times
 # Accelerate distributes over GPUs alone, unless `accelerate launch --cpu` has said otherwise with this variable.
 WITHOUT_GPUS = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-# Of the runtime: how processes find each other, which each run is told anew, and what the runs differ in.
+# Of the runtime: how processes find each other, which differs in each run, and what the runs are told to differ in.
 NOT_OF_THE_TRAINING = {
     f"RETROFIT_{name}"
     for name in ("DISTRIBUTED", "LOCAL_RANK", "DIST_URL", "DIST_BACKEND", "DIST_TIMEOUT", "BATCH", "CONSISTENCY")

@@ -11,11 +11,11 @@ Run = Callable[[tuple, dict], Any]
 
 
 class StepsByHand:
-    """Stands in for the optimizer of a script that has none.
+    """Takes the place of the optimizer where a script has none.
 
-    A step begins with the first write to a weight since a backward call, and ends where the script goes on: with the
-    next forward or backward, the next batch, or its end. `begin` and `end` are called with this object, which has the
-    `param_groups` of an optimizer (without a learning rate: nobody knows it). A weight is a leaf of the graph of a
+    A step begins with the first write to a weight since a backward call, and ends before the next forward or backward,
+    the next batch, or the end of the script. `begin` and `end` are called with this object, which has the
+    `param_groups` of an optimizer, without a learning rate, which is not known. A weight is a leaf of the graph of a
     loss that one of the `models()` holds, or that the script changes; the latter counts from the next step on, but for
     the first of them. A weight whose `data` is exchanged for another tensor is not seen.
     """
@@ -37,7 +37,7 @@ class StepsByHand:
         self._leaves.update({_place_of(leaf): leaf for leaf in leaves_of(roots)})
 
     def close(self) -> None:
-        """The script goes on: all weights of the step have been changed."""
+        """End the step, if one has begun: its weights have all been changed."""
         if self._is_open:
             self._is_open = False
             self._leaves.clear()
