@@ -81,7 +81,7 @@ def test_mistakes_in_such_steps_are_found(mistake: str, tmp_path: Path) -> None:
     assert said in str([report["causes"], report["faults"]]), report["conclusion"]
 
 
-def test_a_step_ends_where_the_script_goes_on() -> None:
+def test_a_step_ends_before_the_script_continues() -> None:
     begun, ended, model = [], [], torch.nn.Linear(2, 1)
     steps = StepsByHand(begun.append, ended.append, lambda: [model])
     trace = OperatorTrace(lambda event: None, False, list)
