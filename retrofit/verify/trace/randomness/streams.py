@@ -125,7 +125,7 @@ class Streams:
 def install_new_weights(streams: Streams, trains: Callable[[], bool]) -> None:
     """Let weights that are made before the training starts be drawn from the process's own streams.
 
-    A script may have a batch in hand there: all data, which it splits across the ranks, or one that tells the shape of inputs.
+    A script may have a batch in hand there: all data, which it splits across the ranks, or one that tells the shape.
     """
 
     def leave(module: Any, name: str, parameter: Any) -> None:
