@@ -1,4 +1,4 @@
-"""What each backward leaves of this process's gradients, before anything else changes them."""
+"""The gradients that each backward leaves of this process, before anything else changes them."""
 
 from __future__ import annotations
 
