@@ -11,6 +11,8 @@ import torch
 from retrofit.verify.trace.computation.fingerprint import bit_hashes, joint_hash, norm_and_projection, whole
 from retrofit.verify.trace.events import Fingerprint
 
+from .zero import whole_gradient, whole_weight
+
 
 def given_parameters(optimizer: Any) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
@@ -29,9 +31,9 @@ def gpu_of(parameters: list[torch.Tensor]) -> str | None:
 
 
 def of_gradient(parameter: torch.Tensor) -> Fingerprint | None:
-    if parameter.grad is None:
+    gradient = whole_gradient(parameter) if parameter.grad is None else whole(parameter.grad)
+    if gradient is None:
         return None
-    gradient = whole(parameter.grad)
     return norm_and_projection(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
@@ -43,6 +45,6 @@ def norms(parameters: list[torch.Tensor]) -> list[float]:
 
 def of_parameters(parameters: list[torch.Tensor]) -> tuple[list[Fingerprint], str, list[str]]:
     """Return the fingerprint of each, the hash of all, and the hash of each."""
-    parameters = [whole(parameter) for parameter in parameters]
+    parameters = [whole_weight(whole(parameter)) for parameter in parameters]
     hashes = bit_hashes(parameters)
     return [norm_and_projection(parameter) for parameter in parameters], joint_hash(hashes), hashes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from retrofit.verify.trace.runtime import batch_weight
 from .by_hand import StepsByHand
 from .gradients_left import GradientsLeft
 from .parameters import given_parameters, gpu_of, norms, of_gradient, of_parameters
+from .zero import install_zero
 
 
 class StepTrace:
@@ -50,13 +53,15 @@ class StepTrace:
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
         self._left = GradientsLeft()
+        self._outer: Any = None  # the optimizer whose step is being made
         self.by_hand = StepsByHand(self._before_step, self._after_step, lambda: models.models)
         self._norms: dict[int, list[float]] = {}  # of the parameters of an optimizer, after its last step
 
     def install(self) -> None:
         self._left.install()
-        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._before_step(optimizer))
-        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._after_step(optimizer))
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._begin(optimizer))
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._end(optimizer))
+        install_zero(self._begin, self._end)
         backward = torch.autograd.backward
 
         @functools.wraps(backward)
@@ -87,6 +92,17 @@ class StepTrace:
     def _is_empty(self, optimizer: Any) -> bool:
         """Return whether a step trains nothing: torch makes one to fill an optimizer's state before it is loaded."""
         return not self._losses and all(group.get("lr", 0.0) == 0.0 for group in optimizer.param_groups)
+
+    def _begin(self, optimizer: Any) -> None:
+        """A step begins, maybe in the step of another optimizer that is built on this one: that one alone counts."""
+        if self._outer is None or self._outer is optimizer or not _is_stepping(self._outer):
+            self._outer = optimizer
+            self._before_step(optimizer)
+
+    def _end(self, optimizer: Any) -> None:
+        if self._outer is optimizer:
+            self._outer = None
+            self._after_step(optimizer)
 
     def _before_step(self, optimizer: Any) -> None:
         if self._is_empty(optimizer):
@@ -177,3 +193,16 @@ class StepTrace:
         """Return the parameters in the order in which they were described."""
         order, given = self._orders[self._number_of(optimizer)], list(given_parameters(optimizer))
         return [given[place] for place in order if place < len(given)]
+
+
+def _is_stepping(optimizer: Any) -> bool:
+    """Return whether a step of an optimizer is being made: one that has raised an error is not."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is optimizer:
+            return True
+        if code.co_name == "traced" and frame.f_locals.get("optimizer") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
