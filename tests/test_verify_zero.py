@@ -1,0 +1,97 @@
+"""Optimizers that split their work over the ranks: DeepSpeed's ZeRO and torch's own are judged like any other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from verify_command import judge
+
+pytestmark = pytest.mark.usefixtures("forked_python")
+
+SCRIPT = """\
+import argparse
+import os
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--stage", type=int, default=2)
+args = parser.parse_args()
+torch.distributed.init_process_group("gloo")
+rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+torch.manual_seed(0)
+x = torch.randn(64, 8)
+data = TensorDataset(x, (x.sum(1) > 0).long())
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8 // world, sampler=sampler)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 2))
+{optimizer}
+for epoch in range(args.epochs):
+    sampler.set_epoch(epoch)
+    for inputs, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        {step}
+"""
+DEEPSPEED = """\
+import deepspeed
+
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+config = {
+    "train_micro_batch_size_per_gpu": 8 // world,
+    "zero_optimization": {"stage": args.stage, "reduce_bucket_size": 10000},
+    "zero_force_ds_cpu_optimizer": False,
+    "zero_allow_untested_optimizer": True,
+}
+model, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)"""
+DEEPSPEED_STEP = "model.backward(loss); model.step()"
+TORCH = """\
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)"""
+TORCH_STEP = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
+STEPS = ["--nproc", "2", "--steps", "8"]
+needs_deepspeed = pytest.mark.skipif(
+    sys.version_info < (3, 10), reason="pyproject.toml installs deepspeed from Python 3.10 on"
+)
+
+
+def write(folder: Path, optimizer: str, step: str) -> None:
+    text = SCRIPT.replace("{optimizer}", optimizer).replace("{step}", step)
+    (folder / "train.py").write_text(text)
+
+
+def statuses_of_training(report: dict) -> set[str]:
+    compared = ("loss", "gradients", "parameters", "initial_state", "ranks_agree")
+    return {verdict["status"] for verdict in report["verdicts"] if verdict["check"] in compared}
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("stage", [pytest.param("2", marks=pytest.mark.slow), "3"])
+def test_training_with_zero_is_compared(stage: str, tmp_path: Path) -> None:
+    write(tmp_path, DEEPSPEED, DEEPSPEED_STEP)
+    status, report = judge(tmp_path, STEPS, ["--epochs", "2", "--stage", stage])
+    assert status == 0, report["conclusion"]
+    assert statuses_of_training(report) == {"PASS"}
+    assert len(report["curves"]["loss_1"]) == 8
+
+
+@needs_deepspeed
+def test_a_loss_that_is_scaled_under_zero_is_found(tmp_path: Path) -> None:
+    write(tmp_path, DEEPSPEED, DEEPSPEED_STEP.replace("(loss)", "(loss / world)"))
+    status, report = judge(tmp_path, STEPS, ["--epochs", "2", "--stage", "1"])
+    assert status == 1 and list(report["causes"]) == ["RF301"], report["conclusion"]
+
+
+def test_an_optimizer_that_is_built_on_another_makes_one_step(tmp_path: Path) -> None:
+    """Each rank's inner optimizer holds a part of the weights; the outer one's step is the one that counts."""
+    write(tmp_path, TORCH, TORCH_STEP)
+    status, report = judge(tmp_path, STEPS, ["--epochs", "2"])
+    assert status == 0, report["conclusion"]
+    assert statuses_of_training(report) == {"PASS"}
+    assert len(report["curves"]["loss_1"]) == 8
