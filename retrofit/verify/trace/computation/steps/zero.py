@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -59,9 +60,7 @@ def whole_weight(weight: torch.Tensor) -> torch.Tensor:
     """Return a weight in one piece. Collective for one that is partitioned."""
     if not is_partitioned(weight):
         return weight
-    import deepspeed
-
-    with deepspeed.zero.GatheredParameters([weight]):
+    with sys.modules["deepspeed"].zero.GatheredParameters([weight]):
         return weight.detach().clone()
 
 
