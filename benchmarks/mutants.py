@@ -57,7 +57,8 @@ Written by `python benchmarks/mutants.py --results FILE --write`: each mistake i
 (plain torch, the runtime's, and converted projects with the script before the conversion as `--original`), and verify
 is run on it. Said after a PASS: a figure of rank 0's share that the report names with its line. Mistakes that train as
 before are listed with the reason in `benchmarks/mutation/equivalent.json`; not reached are lines to which no run comes
-with the arguments of the script."""
+with the arguments of the script. The finding of `converted_yaml_config` is true: it prints an IoU of rank 0's share,
+which `convert` leaves and lists in `MULTI_GPU.md`."""
 OF_THE_RUNTIME = {"multigpu.py", "train_single.py", "gather.py"}  # not mutated: not of the user, or not of the run
 EXECUTABLE, PATH = sys.executable, os.environ.get("PATH", "")
 BY_HASHES = {"classes_from_set"}  # mistakes that show where processes have other hashes
@@ -319,8 +320,9 @@ def table(rows: Any) -> str:
         [
             *lines,
             "",
-            f"{len(accused)} false alarms in {sum(sound.values())} runs of {len(sound)} sound scripts",
-            *accused,
+            f"{sum(sound.values())} runs of {len(sound)} sound scripts, {len(accused)} with a finding{':' if accused else ''}",
+            "",
+            *(f"- {said}: {runs} times" for said, runs in Counter(accused).items()),
         ]
     )
 
