@@ -320,7 +320,8 @@ def table(rows: Any) -> str:
         [
             *lines,
             "",
-            f"{sum(sound.values())} runs of {len(sound)} sound scripts, {len(accused)} with a finding{':' if accused else ''}",
+            f"{sum(sound.values())} runs of {len(sound)} sound scripts, {len(accused)} with a finding"
+            + (":" if accused else ""),
             "",
             *(f"- {said}: {runs} times" for said, runs in Counter(accused).items()),
         ]
