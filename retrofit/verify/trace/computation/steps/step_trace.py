@@ -202,7 +202,5 @@ def _is_stepping(optimizer: Any) -> bool:
         code = frame.f_code
         if code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is optimizer:
             return True
-        if code.co_name == "traced" and frame.f_locals.get("optimizer") is optimizer:
-            return True
         frame = frame.f_back
     return False

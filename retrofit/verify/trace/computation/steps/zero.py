@@ -26,6 +26,10 @@ class ZeroOptimizer:
         rates = [float(group["lr"]) for group in self._engine.optimizer.param_groups]
         return [{"params": [] if place else self._weights, "lr": rate} for place, rate in enumerate(rates)]
 
+    def step(self, step: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        """Make a step of the engine, in a frame that says whose step it is."""
+        return step(self._engine, *args, **kwargs)
+
 
 def install_zero(begin: Callable[[Any], None], end: Callable[[Any], None]) -> None:
     """Call `begin` before and `end` after a step of an engine, with its ZeroOptimizer, once DeepSpeed is imported."""
@@ -42,7 +46,7 @@ def install_zero(begin: Callable[[Any], None], end: Callable[[Any], None]) -> No
                 return step(engine, *args, **kwargs)
             optimizer = engines.setdefault(id(engine), ZeroOptimizer(engine))
             begin(optimizer)
-            result = step(engine, *args, **kwargs)
+            result = optimizer.step(step, args, kwargs)
             end(optimizer)
             return result
 
