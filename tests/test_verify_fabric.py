@@ -11,7 +11,13 @@ from verify_command import judge
 pytestmark = pytest.mark.usefixtures("forked_python")
 
 STRATEGY = 'strategy="ddp"'
-SOUND = {"plain": (), "half precision": ((STRATEGY, f'{STRATEGY}, precision="bf16-mixed"'),)}
+OPTIONS = f'accelerator="cpu", devices=int(os.environ.get("WORLD_SIZE", 1)), {STRATEGY}'
+SOUND = {
+    "plain": (),
+    "half precision": ((STRATEGY, f'{STRATEGY}, precision="bf16-mixed"'),),
+    "all devices": ((OPTIONS, ""),),
+    "written for `fabric run`": ((OPTIONS, ""), ("fabric.launch()\n", "")),
+}
 SUM = '    right, total = fabric.all_reduce((right, total), reduce_op="sum")\n'
 # What is changed, the cause, and a word of the remedy.
 MISTAKES = {

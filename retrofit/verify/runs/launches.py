@@ -20,6 +20,7 @@ from retrofit.verify.source.batch_mode import GLOBAL, steps_of_user_mode
 from retrofit.verify.source.decisions import decision_tests
 from retrofit.verify.trace.settings import DecisionTest, TraceSettings
 
+from .fabric_run import as_fabric_run
 from .own_processes import with_number
 from .plan import FinishedRuns, Plan
 
@@ -59,6 +60,7 @@ def launch(plan: Plan, name: str, restart: Restart | None, runs: FinishedRuns) -
     environ = {**chosen, **OF_EVERY_RUN, **({} if name in ("original", "one", "default") else GLOBAL)}
     if plan.is_launched and world_size == 1:
         environ.update(_as_launched())
+    environ.update(as_fabric_run(script, plan.project, world_size))
     if not plan.use_gpus:
         environ.update(WITHOUT_GPUS)
     elif plan.spawns:

@@ -15,6 +15,7 @@ SIGNS = (
     (RUNTIME, re.compile(rf"^\s*(import|from)\s+{re.escape(PACKAGE)}\b", re.MULTILINE)),
     (ACCELERATE, re.compile(r"^\s*(import|from)\s+accelerate\b", re.MULTILINE)),
     (FABRIC, re.compile(r"^\s*(import|from)\s+(lightning[._]fabric|lightning\b.*\bFabric)", re.MULTILINE)),
+    (FABRIC, re.compile(r"^\s*import\s+lightning\b[\s\S]*\.Fabric\(", re.MULTILINE)),
     (TORCH, re.compile(r"\btorch\.(nn\.parallel|distributed)\b|DistributedDataParallel")),
 )
 
@@ -38,6 +39,11 @@ def dialect_of(script: Path, project: Path) -> str:
     """Return in which words a script is distributed: by its imports, and those of the files next to it."""
     if is_converted(script, project):
         return RUNTIME
-    sources = [script, *sorted(script.parent.glob("*.py"))]
-    text = "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file())
+    text = sources_of(script)
     return next((dialect for dialect, sign in SIGNS if sign.search(text)), RUNTIME)
+
+
+def sources_of(script: Path) -> str:
+    """Return the text of a script, and of the files next to it."""
+    sources = [script, *sorted(script.parent.glob("*.py"))]
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file())
