@@ -383,6 +383,17 @@ def test_what_may_be_so_is_not_accused(vary):
     assert ("dropout masks are the same" in (verdicts["random_streams"].note or "")) == (vary is dropout_of_one_seed)
 
 
+def test_one_process_whose_sampler_is_never_told_the_epoch_is_not_accused():
+    """As in `if args.distributed: sampler.set_epoch(epoch)`."""
+    runs = sound_runs()
+    for name in ("one", "original"):
+        redraw(runs[name], lambda rank, epoch: order_of_epoch(0))
+        samplers = ["BatchSampler", "DistributedSampler"]
+        change(runs[name], IterationStart, having={"grad_enabled": True}, samplers=samplers)
+    verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "reshuffle")
+    assert verdict.status == "PASS" and "set_epoch() is not called" in verdict.summary
+
+
 def test_an_evaluation_of_counted_batches_is_judged_with_its_figures():
     runs = {name: run for name, run in sound_runs().items() if name in ("one", "many", "reference")}
     leave_evaluations_at_last_batch(runs)

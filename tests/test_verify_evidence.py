@@ -120,6 +120,10 @@ def test_relative_differences(a, b, floor, expected):
         ("acc 0.812", "acc #", ["0.812"]),
         ("epoch 3/10: loss=1.5e-3, mAP50 .25", "epoch #/#: loss=#, mAP50 #", ["3", "10", "1.5e-3", ".25"]),
         ("IoU 81.2% (nan)", "IoU #% (#)", ["81.2", "nan"]),
+        ("[21:03:55.431958] loss 0.5", "[TIME] loss #", ["0.5"]),
+        ("2026-01-31 12:05:09,123 INFO f1 0.5", "TIME TIME INFO f1 #", ["0.5"]),
+        ("2026-01-31T12:05:09.5Z: f1:0.5 in 1 day, 2:03:04.5", "TIME: f1:# in # day, TIME", ["0.5", "1"]),
+        ("class 10:53.21, 3:0.5", "class #:#, #:#", ["10", "53.21", "3", "0.5"]),
         ("resnet50 v2 in net.0.conv", "resnet50 v2 in net.0.conv", []),
     ],
 )

@@ -104,6 +104,8 @@ for epoch in range(2):
         optimizer.step()
 torch.save(model.state_dict(), "model.pt")
 """
+MIXED_BY_PLACE = MIXUP.replace("torch.randperm(x.size(0))", "slice(None)").replace("[partners]", ".roll(1, 0)")
+MIXED_BACKWARDS = MIXUP.replace("torch.randperm(x.size(0))", "slice(None)").replace("[partners]", ".flip(0)")
 SHUFFLED_EVALUATION = """\
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -436,6 +438,8 @@ SCRIPTS = {
     "generator": GENERATOR,
     "folds": FOLDS,
     "mixup": MIXUP,
+    "mixup by place": MIXED_BY_PLACE,
+    "mixup backwards": MIXED_BACKWARDS,
     "shuffled evaluation": SHUFFLED_EVALUATION,
     "order not restored": ORDER_NOT_RESTORED,
     "rarely saved": RARELY_SAVED,

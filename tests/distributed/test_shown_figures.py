@@ -22,6 +22,7 @@ EQUAL = [
     ("saved run1 at cuda:0", "saved run1 at cuda:1"),
     ("improved to 0.5", "no better than 0.6"),  # another text: what decides is no figure
     ("rank 0 of 2", "rank 1 of 2"),
+    ("[12:05:09,123] f1 0.5", "[12:05:09,125] f1 0.5"),
     ("train/images_per_s 3.94", "train/images_per_s 3.93"),
 ]
 DIFFERENT = [

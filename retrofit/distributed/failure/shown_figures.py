@@ -25,6 +25,9 @@ from .collective_calls import called_from
 # Methods and functions of writers and trackers that are given figures.
 TRACKING = frozenset({"add_scalar", "add_scalars", "log", "log_metric", "log_metrics", "track", "writerow"})
 NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w:])|\bnan\b|\binf\b", re.IGNORECASE)
+DATE, CLOCK = r"\d{4}([-/.])\d{1,2}\1\d{1,2}", r"\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?Z?)?"
+# A date, a time of day or a duration: 2026-01-31, 12:05, 0:00:03.447589, 2026-01-31T12:05:09,123.
+OF_THE_CLOCK = re.compile(rf"(?<![\w.:])(?:{DATE}(?:[T_]{CLOCK})?|{CLOCK})(?!\w|[:.,]\d)")
 # Numbers next to such words are about the machine or the run, and each rank has its own.
 OF_THE_RUN = re.compile(
     r"\b(time|times|took|ms|msecs?|sec|secs|seconds?|s/it|it/s|img|imgs|images?/s|fps|[tg]?flops|mfu|mem|memory|speed|"
@@ -118,6 +121,7 @@ def _differing(of_ranks: list[Shown]) -> Iterator[tuple[str, str]]:
 
 def differ(text: str, other: str) -> bool:
     """Return whether two texts say the same of other figures; what tells of the machine does not count."""
+    text, other = OF_THE_CLOCK.sub("TIME", text), OF_THE_CLOCK.sub("TIME", other)
     if text == other or NUMBER.sub("#", text) != NUMBER.sub("#", other):
         return False
     of_run, last = OF_THE_RUN.search(text), 0

@@ -37,7 +37,7 @@ from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.reads import install_reads
 from retrofit.verify.trace.filesystem.snapshot import snapshot
 from retrofit.verify.trace.output.decisions import record_decisions, record_plateau
-from retrofit.verify.trace.output.lines import install_output
+from retrofit.verify.trace.output.lines import COLOUR, install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
 from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
@@ -217,7 +217,7 @@ def _describe(error: BaseException, project: str) -> ScriptError | None:
         error = error.__context__ or error
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     where = _place_in(project, error.__traceback__)
-    return ScriptError(type(error).__name__, str(error)[:2000], where, traceback=text[-6000:])
+    return ScriptError(type(error).__name__, COLOUR.sub("", str(error))[:2000], where, traceback=text[-6000:])
 
 
 def _place_in(project: str, trace: types.TracebackType | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
@@ -35,6 +36,9 @@ def reshuffle(runs: Runs, options: CheckOptions) -> Verdict:
         if fault is not None:
             return fail_with(check, title, fault)
     shuffled = any(_changes(rank, key) for key in keys for rank in many.ranks)
+    if shuffled and any(_shuffles_once(epochs) for key in keys for epochs in _natural(runs, key)):
+        note = "one process alone keeps its shuffled order in all epochs: there set_epoch() is not called"
+        return passed(check, title, f"orders differ between epochs; {note}")
     return passed(
         check, title, "orders differ between epochs" if shuffled else "the order is fixed, on one process too"
     )
@@ -54,7 +58,7 @@ def _order_fault(runs: Runs, key: str) -> Finding | None:
     if stuck is not None:
         return stuck
     fixed = natural[-1]
-    if len(fixed) < 2 or num_repeated(fixed[0].drawn):
+    if len(fixed) < 2 or num_repeated(fixed[0].drawn) or _shuffles_once(fixed):
         return None
     place = {sample: number for number, sample in enumerate(fixed[0].drawn)}
     for rank in many.ranks:
@@ -75,7 +79,7 @@ def _stuck_fault(many: Run, key: str) -> Finding | None:
     for rank in many.ranks:
         epochs = training_of(rank, key)
         drawn = epochs[0].drawn if epochs else []
-        is_shuffled = any(a > b for a, b in zip(drawn, drawn[1:-1]))  # the last one may be padding
+        is_shuffled = _is_shuffled(drawn)
         repeat = _repeated_epoch(epochs)
         if (
             repeat is not None
@@ -87,6 +91,23 @@ def _stuck_fault(many: Run, key: str) -> Finding | None:
             shown = ", ".join(map(str, drawn[:FEW]))
             return Finding(summary, "RF101", value=f"rank {rank.rank} begins with {shown} in both")
     return None
+
+
+def _is_shuffled(drawn: Sequence[Any]) -> bool:
+    return any(a > b for a, b in zip(drawn, drawn[1:-1]))  # the last one may be padding
+
+
+def _shuffles_once(epochs: Sequence[Iteration]) -> bool:
+    """Return whether a DistributedSampler shuffles and is never told the epoch.
+
+    On one process many scripts leave that out (`if args.distributed: sampler.set_epoch(epoch)`).
+    """
+    return (
+        len(epochs) > 1
+        and "DistributedSampler" in epochs[0].begin.samplers
+        and _is_shuffled(epochs[0].drawn)
+        and _repeated_epoch(epochs) is not None
+    )
 
 
 def _repeat_fault(many: Run, key: str) -> Finding | None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from retrofit.distributed.failure.shown_figures import OF_THE_MODEL, OF_THE_RUN
+from retrofit.distributed.failure.shown_figures import OF_THE_CLOCK, OF_THE_MODEL, OF_THE_RUN
 from retrofit.verify.checks.data.evaluated_samples import evaluations
 from retrofit.verify.evidence import Iteration, RankTrace
 from retrofit.verify.trace.events import (
@@ -140,7 +140,11 @@ def half_of_last_digit(text: str) -> float:
 
 
 def skeleton(line: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return a line with # for its numbers, however wide they are, and the numbers, each with the words before it."""
+    """Return a line with # for its numbers, however wide they are, and the numbers, each with the words before it.
+
+    A date, a time of day and a duration are no numbers.
+    """
+    line = OF_THE_CLOCK.sub("TIME", line)
     numbers, last = [], 0
     for match in NUMBER.finditer(line):
         numbers.append((line[last : match.start()], match.group()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from retrofit.verify.checks.finding import first_few, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.evidence import Runs
-from retrofit.verify.trace.events import NondeterministicOperator, UncontrolledDraw
+from retrofit.verify.trace.events import NondeterministicOperator, PairedRows, UncontrolledDraw
 from retrofit.verify.verdict import Verdict, not_applicable, passed
 
 
@@ -26,4 +26,7 @@ def determinism(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, "some results vary by nature", joined(notes))
     if not runs["many"].num_steps:
         return not_applicable(check, title, why_not(runs["many"], "no optimizer step was made"))
-    return passed(check, title, "every operator has a deterministic version, every draw belongs to a sample")
+    paired = list(dict.fromkeys(event.where for rank in runs["many"].ranks for event in rank.of(PairedRows)))
+    note = f"each rank pairs its own samples with each other ({first_few(paired)}), as with a smaller batch"
+    found = "every operator has a deterministic version, every draw belongs to a sample"
+    return passed(check, title, found, note if paired else None)

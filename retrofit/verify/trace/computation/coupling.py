@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from retrofit.distributed.ddp.gradients import in_backward
-from retrofit.verify.trace.events import BatchSelection, Event, Record, SimilarityProduct, ValidCount
+from retrofit.verify.trace.events import BatchSelection, Event, PairedRows, Record, SimilarityProduct, ValidCount
+from retrofit.verify.trace.randomness.draws import place_in_script
+from retrofit.verify.trace.randomness.parts import pairs_rows
 
 MAX_EVENTS = 50  # of a kind and process
 _MEAN = 1  # at::Reduction::Mean
@@ -28,7 +30,7 @@ _LOOKUPS = ("Embedding", "Index", "Gather")
 
 
 class ForwardEvidence:
-    """Records ValidCount, SimilarityProduct and BatchSelection, MAX_EVENTS of each."""
+    """Records ValidCount, SimilarityProduct and BatchSelection, MAX_EVENTS of each, and the first PairedRows."""
 
     def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
         self._record = record
@@ -39,7 +41,9 @@ class ForwardEvidence:
         """Return `run`, with a look at the arguments first where `func` is one of the operators that tell."""
         name = func._schema.name
         looks = {**dict.fromkeys(_LOSSES, self._look_at_loss), **dict.fromkeys(_PRODUCTS, self._look_at_product)}
-        look = {**looks, **dict.fromkeys((*_SELECTIONS, *MEANS), self._look_at_selection)}.get(name)
+        looks |= dict.fromkeys((*_SELECTIONS, *MEANS), self._look_at_selection)
+        looks |= dict.fromkeys(("aten::flip", "aten::roll"), self._look_at_pairs)
+        look = looks.get(name)
         if func._schema.is_mutable or look is None:
             return run
 
@@ -83,6 +87,15 @@ class ForwardEvidence:
         is_first = any(isinstance(one, int) and one % values.dim() == 0 for one in dims)
         if is_first and values.shape[0] % num_rows == 0 and values.shape[0]:
             self._event(BatchSelection(name.split("::")[1], num_rows))
+
+    def _look_at_pairs(self, name: str, args: tuple) -> None:
+        op, values, num_rows = name.split("::")[1], args[0], len(self._rows())
+        if num_rows < 2 or not values.dim() or values.shape[0] != num_rows or not pairs_rows(op, args):
+            return
+        if values.requires_grad and self._counts[BatchSelection] < MAX_EVENTS:
+            self._event(BatchSelection(op, num_rows))
+        elif not values.requires_grad and not self._counts[PairedRows]:
+            self._event(PairedRows(op, num_rows, place_in_script()))
 
     def _event(self, event: Event) -> None:
         self._counts[type(event)] += 1

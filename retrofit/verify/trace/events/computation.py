@@ -140,6 +140,15 @@ class BatchSelection(Event):
 
 
 @dataclass(frozen=True)
+class PairedRows(Event):
+    """The samples of a batch are paired with each other, by chance or by their places. Once per process and kind."""
+
+    op: str  # "randperm"
+    rows: int  # samples in the batch
+    where: str  # "train.py:12 in f"
+
+
+@dataclass(frozen=True)
 class SimilarityProduct(Event):
     """A matrix product compares the samples of a batch with each other. 50 per process at most."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -14,6 +15,7 @@ from .place import place_of_caller
 from .scalars import install_scalars
 
 MOST_CHARACTERS = 500
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # and other signs to a terminal
 
 
 def install_output(record: Record, project: str) -> None:
@@ -48,7 +50,7 @@ class RecordedStream:
     def _note(self, text: str) -> None:
         # No lock: one that another thread holds would stay locked in a process that is forked meanwhile.
         *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
+        for line in (COLOUR.sub("", line) for line in lines):
             if line.strip() and "\r" not in line:
                 self._record(OutputLine(line[:MOST_CHARACTERS], self._name, place_of_caller(self._project)))
         if len(self._begun) > MOST_CHARACTERS:  # a bar without any line end must not grow here

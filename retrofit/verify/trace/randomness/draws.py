@@ -13,7 +13,7 @@ import torch
 
 from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
-from retrofit.verify.trace.events import Record, RowDraw, UncontrolledDraw
+from retrofit.verify.trace.events import PairedRows, Record, RowDraw, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Block, Place, RowLayout, blocks_of, cut_to
 from .streams import drawing, hash_state, stream_key
@@ -71,7 +71,7 @@ class RowDraws:
         if rows != self._counted:
             self._counted = list(rows)
             self._counts.clear()
-        where = _place_in_script()
+        where = place_in_script()
         self._counts[where] += 1
         if self._counts[where] == len(rows):
             self.report(name, [len(rows)])
@@ -171,7 +171,7 @@ class RowDraws:
 
     def _note(self, name: str, stream: str, state: Callable[[], str | None]) -> None:
         """Record where numbers for rows are drawn, and from what, the first time."""
-        where = _place_in_script()
+        where = place_in_script()
         if not torch.is_grad_enabled() or (name, where) in self._noted:
             return
         self._noted.add((name, where))
@@ -183,6 +183,10 @@ class RowDraws:
         self, name: str, result: Any, rows: list[int], keys: list[int], generator: torch.Generator
     ) -> None:
         """Draw for each row another of the same rank: no rank has those of the others."""
+        where = place_in_script()
+        if (name, where) not in self._noted and torch.is_grad_enabled():
+            self._noted.add((name, where))
+            self._record(PairedRows(name, len(rows), where))
         for part in filter(None, self.parts()):
             generator.manual_seed(mix_seed(keys[part[0]], *(rows[row] for row in part)))
             own = torch.tensor(part, dtype=result.dtype, device=result.device)
@@ -197,7 +201,7 @@ class RowDraws:
 
     def report(self, name: str, shape: Sequence[int]) -> None:
         """Record a draw that cannot be tied to rows, the first time at its place."""
-        where = _place_in_script()
+        where = place_in_script()
         if (name, where) not in self._reported:
             self._reported.add((name, where))
             self._record(UncontrolledDraw(name, list(shape), where))
@@ -282,7 +286,7 @@ def _default_generator(args: tuple, kwargs: dict) -> torch.Generator:
     return torch.cuda.default_generators[index]
 
 
-def _place_in_script() -> str:
+def place_in_script() -> str:
     """Return the innermost frame outside torch and outside the trace, as "train.py:12 in f"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,12 +45,37 @@ def picked(name: str, args: tuple, seeds: list[int]) -> list[int]:
         return _at(seeds, args[1][0])
     if name == "index_select" and args[1] == 0:
         return _at(seeds, args[2])
-    if name == "flip" and 0 in args[1]:
+    if name == "flip" and pairs_rows(name, args):
         return seeds[::-1]
-    if name == "roll" and list(args[2:3]) == [[0]] and seeds:
+    if name == "roll" and pairs_rows(name, args) and seeds:
         shift = args[1][0] % len(seeds)
         return seeds[-shift:] + seeds[:-shift] if shift else seeds
     return seeds
+
+
+def pairs_rows(name: str, args: tuple) -> bool:
+    """Return whether an operator puts rows in another order by their places alone: `x.flip(0)`, `x.roll(1, 0)`.
+
+    A training pairs samples in this way, for mixup.
+    """
+    dims = args[1] if name == "flip" else args[2] if name == "roll" and len(args) > 2 else []
+    return 0 in dims if name == "flip" else list(dims) == [0]
+
+
+def paired_by_part(
+    run: Callable[[tuple, dict], Any], args: tuple, kwargs: dict, parts: Sequence[list[int]], seeds: list[int]
+) -> tuple[torch.Tensor, list[int]]:
+    """Return what an operator that pairs rows makes of each part of a batch apart, and the rows of that.
+
+    A rank has only its own samples to pair: so has its part of a batch that is joined of those of all ranks.
+    """
+    whole, order = args[0], torch.arange(len(seeds))
+    result = torch.empty_like(whole)
+    for part in filter(None, parts):
+        own = torch.tensor(part)
+        result[own.to(whole.device)] = run((whole[own.to(whole.device)], *args[1:]), kwargs)
+        order[own] = run((own, *args[1:]), kwargs)
+    return result, [seeds[place] for place in order.tolist()]
 
 
 def joined(parts: Sequence[tuple[torch.Tensor, list[int]]], dim: int) -> list[int] | None:

@@ -10,7 +10,7 @@ import torch
 
 from retrofit.distributed.ddp.gradients import in_backward
 
-from .parts import Held, held_by, joined, picked, places_of
+from .parts import Held, held_by, joined, paired_by_part, pairs_rows, picked, places_of
 from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
@@ -188,9 +188,12 @@ class BatchRows:
             if seeds is None:
                 return run(args, kwargs)
             self._current, self._is_decided = seeds, True
-            result = run(args, kwargs)
+            parts = self._parts_of.get(tuple(seeds), [])
+            if len(parts) > 1 and _pairs_inputs(name, args, seeds):
+                result, own = paired_by_part(run, args, kwargs, parts, seeds)
+            else:
+                result, own = run(args, kwargs), picked(name, args, seeds)
             if not self._in_forward:
-                own = picked(name, args, seeds)
                 for tensor in _tensors_in(result):
                     self._note(tensor, own, is_filled=name == "copy_")
             return result
@@ -224,6 +227,14 @@ class BatchRows:
             if is_filled or known is None or known.storage.expired():
                 self._batch_of[key] = held_by(tensor, seeds)
         return True
+
+
+def _pairs_inputs(name: str, args: tuple, seeds: list[int]) -> bool:
+    """Return whether rows of data are paired. Features are paired in a loss that compares the whole batch."""
+    tensor = args[0] if args else None
+    if not pairs_rows(name, args) or not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
+        return False
+    return bool(tensor.dim()) and tensor.shape[0] == len(seeds)
 
 
 def _storage_of(tensor: torch.Tensor) -> int:
