@@ -142,7 +142,7 @@ def half_of_last_digit(text: str) -> float:
 def skeleton(line: str) -> tuple[str, list[tuple[str, str]]]:
     """Return a line with # for its numbers, however wide they are, and the numbers, each with the words before it.
 
-    A date, a time of day and a duration are no numbers.
+    A date, a time of day or a duration does not count as one.
     """
     line = OF_THE_CLOCK.sub("TIME", line)
     numbers, last = [], 0
