@@ -21,7 +21,7 @@ import torch
 
 from retrofit.distributed.data.random_state import mix_seed, seed_everything
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
-from retrofit.verify.trace.computation.collectives import install_groups, install_join
+from retrofit.verify.trace.computation.collectives import install_groups, install_join, install_new_groups
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.numbers.float64 import use_float64
@@ -106,6 +106,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, S
     if settings.controlled and settings.world_size > 1:
         install_reads(recorder.record, files, settings.project)
     install_groups(recorder.record)
+    install_new_groups(recorder.record)
     install_join(recorder.record)
     install_gathered(recorder.record)
     rows = BatchRows()

@@ -11,7 +11,7 @@ from retrofit.verify.evidence import Runs, relative_difference
 from retrofit.verify.trace.events import InitialWeights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
-from .causes.averaged_weights import BY_DESIGN, averaged_weights
+from .causes.averaged_weights import AFTER_EACH_STEP, BY_DESIGN, averaged_weights
 from .causes.clipped import hidden_by_clipping
 from .causes.diagnosis import explain
 from .differences import (
@@ -78,7 +78,7 @@ def parameters(runs: Runs, options: CheckOptions) -> Verdict:
 
 def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     title = TITLES[quantity]
-    reason = _incomparable(runs, options) or _no_value(runs, quantity)
+    reason = _incomparable(runs, options, quantity) or _no_value(runs, quantity)
     if reason:
         return not_applicable(quantity, title, reason)
     tolerance = step_tolerance(runs["many"], options)
@@ -91,6 +91,8 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     if quantity == LOSS and _is_only_a_convention(runs, tolerance):
         note = "the ranks' losses carry a constant factor that the averaging of gradients takes out again"
         return passed(quantity, title, f"the same but for a factor, over {count(compared_steps(runs), 'step')}", note)
+    if averaged_weights(runs["many"]) is not None:
+        return fail_with(quantity, title, Finding(AFTER_EACH_STEP, "RF201", first.step, first.value))
     if is_as_is(runs):
         tolerance = allowed_sizes(runs, quantity, tolerance, first.step + 1)[-1]
     reason_found = explain(runs, quantity, first.step, tolerance, options.coupled)
@@ -102,7 +104,7 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     return fail_with(quantity, title, Finding(summary, reason_found.cause, first.step, first.value))
 
 
-def _incomparable(runs: Runs, options: CheckOptions) -> str | None:
+def _incomparable(runs: Runs, options: CheckOptions, quantity: str) -> str | None:
     reason = not_made(runs, "many", "reference")
     if reason:
         return reason
@@ -116,7 +118,9 @@ def _incomparable(runs: Runs, options: CheckOptions) -> str | None:
         return f"one process cannot repeat the ranks' batches: {own}"
     if initial_fault(runs, tolerance_of(runs["many"], options)) is not None:
         return "the runs start from different weights (see initial_state)"
-    return None if averaged_weights(runs["many"]) is None else BY_DESIGN
+    averaged = averaged_weights(runs["many"])
+    is_shown_by_losses = averaged is not None and averaged.period == 1 and quantity == LOSS
+    return BY_DESIGN if averaged is not None and not is_shown_by_losses else None
 
 
 def _no_value(runs: Runs, quantity: str) -> str | None:

@@ -49,6 +49,21 @@ def install_groups(record: Record) -> None:
             module.init_process_group = traced  # type: ignore[attr-defined]
 
 
+def install_new_groups(record: Record) -> None:
+    """Record each `dist.new_group`: every rank has to call it, those that are not in the new group, too."""
+    build = dist.new_group
+
+    @functools.wraps(build)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("use_local_synchronization"):  # with it, the members alone meet
+            record(CollectiveCall(-1, "new_group", 0, None, None, in_backward=False))
+        return build(*args, **kwargs)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.") and vars(module).get("new_group") is build:
+            module.new_group = traced  # type: ignore[attr-defined]
+
+
 def install_join(record: Record) -> None:
     """Record each entry of torch's Join context, and of Accelerate's, which is torch's on several GPUs only."""
     enter = Join.__enter__

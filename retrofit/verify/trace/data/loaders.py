@@ -23,6 +23,7 @@ from .datasets import DatasetNames, script_lines
 from .lengths import Lengths
 from .passes import TracedIterator
 from .replay.batches import Replay
+from .workers.stream import AskedWorkers
 
 
 class LoaderTrace:
@@ -45,7 +46,7 @@ class LoaderTrace:
         self.replay = Replay(settings.replay, settings.reorder) if settings.replay else None
         self.epochs: dict[str, int] = {}  # training iterations finished, by dataset
         self.repeats: dict[tuple[str, int], int] = {}  # passes begun, by dataset and epoch
-        self.asked_workers: dict[int, int] = {}
+        self.asked_workers: dict[int, AskedWorkers] = {}  # by dataset
         self.built_at: dict[int, str] = {}  # where a loader of a dataset is built
         self.lengths = Lengths(recorder, settings, is_evaluating)
         self.contents = Contents(streams, max(1, len(settings.replay)))
@@ -66,11 +67,14 @@ class LoaderTrace:
         def build_without_workers(loader: DataLoader, *args: Any, **kwargs: Any) -> None:
             bound = signature.bind(loader, *args, **kwargs)
             workers = bound.arguments.get("num_workers", 0)
+            context = bound.arguments.get("multiprocessing_context")
             for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                 bound.arguments.pop(name, None)
             build(*bound.args, **bound.kwargs)
             dataset = id(loader.dataset)
-            self.asked_workers[dataset] = max(workers, self.asked_workers.get(dataset, 0))
+            method = context if isinstance(context, str) or context is None else context.get_start_method()
+            if workers >= self.workers_of(loader.dataset).number:
+                self.asked_workers[dataset] = AskedWorkers(workers, method)
             lines = script_lines(self.settings.project)
             self.names.note(loader.dataset, lines)
             self.lengths.note(loader, lines)
@@ -86,6 +90,10 @@ class LoaderTrace:
 
         DataLoader.__init__ = build_without_workers  # type: ignore[method-assign, assignment]
         DataLoader.__iter__ = iterate_traced  # type: ignore[method-assign, assignment]
+
+    def workers_of(self, dataset: Any) -> AskedWorkers:
+        """Return the workers that a loader of this dataset asks for: it is built without, and runs in the process."""
+        return self.asked_workers.get(id(dataset), AskedWorkers())
 
     @contextmanager
     def unseen(self) -> Iterator[None]:

@@ -31,7 +31,9 @@ from .datasets import base_dataset, follows_epoch, length_of, members, sample_na
 from .double import in_float64
 from .lengths import length_or_none
 from .sources import Pool, drawn_ahead, noting_items
-from .workers import in_a_fork, worker_streams
+from .workers.fork import in_a_fork
+from .workers.start import worker_streams
+from .workers.stream import StreamWorkers
 
 if TYPE_CHECKING:
     from .loaders import LoaderTrace
@@ -217,7 +219,7 @@ class TracedIterator:
                 samplers=sampler_names(loader),
                 batch_size=loader.batch_size,
                 drop_last=loader.drop_last,
-                num_workers=trace.asked_workers.get(id(self.dataset), 0),
+                num_workers=trace.workers_of(self.dataset).number,
                 num_batches=length_or_none(loader),
                 grad_enabled=torch.is_grad_enabled(),
                 streams={
@@ -242,7 +244,7 @@ class TracedIterator:
     def _start_workers(self) -> None:
         """Record what the script's own start of a worker does to random streams, at the beginning of a training."""
         trace, start = self.trace, self.loader.worker_init_fn
-        workers = trace.asked_workers.get(id(self.dataset), 0)
+        workers = trace.workers_of(self.dataset).number
         is_compared = trace.settings.controlled and trace.settings.world_size > 1 and self.is_map
         if not (is_compared and workers and start and torch.is_grad_enabled() and self.epoch == self.repeat == 0):
             return
@@ -282,10 +284,7 @@ class TracedIterator:
     def _trace_items(self, replayed: list[list[Any]] | None) -> None:
         fetcher = self._batches._dataset_fetcher
         if not self.is_map:
-            source = Pool(fetcher.dataset_iter, replayed) if replayed is not None else fetcher.dataset_iter
-            fetcher.dataset_iter = noting_items(source, self)
-            if replayed is not None:
-                self._batches._sampler_iter = iter(replayed)
+            self._trace_stream(replayed)
             return
         fetch, by_name = fetcher.fetch, replayed is not None
         dataset = base_dataset(self.dataset) if by_name else self.dataset
@@ -300,6 +299,20 @@ class TracedIterator:
             return self._collated(fetcher.collate_fn, items)
 
         fetcher.fetch = fetch_items
+
+    def _trace_stream(self, replayed: list[list[Any]] | None) -> None:
+        batches, asked = self._batches, self.trace.workers_of(self.dataset)
+        workers = StreamWorkers(self.loader, asked, batches._base_seed) if asked.number else None
+        fetcher = batches._dataset_fetcher
+        if replayed is not None:
+            items = workers.items() if workers else fetcher.dataset_iter
+            fetcher.dataset_iter = noting_items(Pool(items, replayed), self)
+            batches._sampler_iter = iter(replayed)
+            return
+        for source in workers.fetchers() if workers else [fetcher]:
+            source.dataset_iter = noting_items(source.dataset_iter, self)
+        if workers:
+            batches._dataset_fetcher = workers
 
     def _collated(self, collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
         """Return the batch that a function makes of samples; what it draws depends on the batch."""

@@ -43,6 +43,11 @@ class AveragedWeights:
 BY_DESIGN = (
     "the ranks average their weights, not their gradients (local SGD): by design not the training of one process"
 )
+# The same as averaged gradients for an optimizer that is linear in them, with nothing in between.
+AFTER_EACH_STEP = (
+    "the weights are averaged after each step, and not the gradients before it: what comes in between (clipping, Adam) "
+    "works with the gradients of each rank's own share"
+)
 
 
 def averaged_weights(run: Run) -> AveragedWeights | None:

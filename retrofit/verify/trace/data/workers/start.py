@@ -1,18 +1,11 @@
-"""Random streams of loader workers, which run inside the process while it is traced, and calls in a fork of it."""
+"""Random streams that the script's own start of a loader worker leaves."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
 import random
-import select
-import signal
 import sys
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,7 +13,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from retrofit.verify.trace.randomness.streams import stream_hashes
 
-Answer = TypeVar("Answer")  # of what JSON has
+from .fork import in_a_fork
+
 MOST_WORKERS = 2  # that are looked at
 LIMIT_S = 10.0
 
@@ -52,34 +46,3 @@ def _start(loader: DataLoader, base_seed: int, worker: int, num_workers: int) ->
     torch_worker._worker_info = info
     loader.worker_init_fn(worker)  # type: ignore[misc]
     return stream_hashes()
-
-
-def in_a_fork(call: Callable[[], Answer], silence: Callable[[], None], limit_s: float) -> Answer | None:
-    """Return what a call returns in a process of its own; None where it fails or takes longer.
-
-    `silence()` stops the record of what happens there.
-    """
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: a loader does the same
-        pid = os.fork()
-    if pid == 0:
-        _answer(call, silence, writer)
-    os.close(writer)
-    with open(reader, "rb") as pipe:
-        text = pipe.read() if select.select([pipe], [], [], limit_s)[0] else b""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else None
-
-
-def _answer(call: Callable[[], Any], silence: Callable[[], None], writer: int) -> NoReturn:
-    try:
-        silence()
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        os.write(writer, json.dumps(call()).encode())
-    finally:
-        os._exit(0)
