@@ -114,11 +114,13 @@ def _places_of_ranks(run: Run, mismatch: Mismatch) -> str:
                 f"rank {rank.rank} has ended" if rank.exit is not None else f"rank {rank.rank} is elsewhere{at}"
             )
             continue
-        size = f"{call.numel} {call.dtype}" + (", in backward" if call.in_backward else "")
+        sizes = [f"{call.numel} {call.dtype}"] if call.dtype else []
+        shown = ", ".join([*sizes, *(["in backward"] if call.in_backward else [])])
+        size = f" ({shown})" if shown else ""
         # A call that is not the last was not waited for; the stack is of a later place.
         is_last = run.hung and call is _calls(rank)[-1]
         verb = "waits in" if is_last else "calls"
-        parts.append(f"rank {rank.rank} {verb} {call.op} #{mismatch.number} ({size}){at if is_last else ''}")
+        parts.append(f"rank {rank.rank} {verb} {call.op} #{mismatch.number}{size}{at if is_last else ''}")
     return "; ".join(parts)
 
 
