@@ -66,7 +66,7 @@ def written_by(rank: RankTrace) -> dict[str, Written]:
     checkpoints = {_plain(event.path) for event in rank.of(FileSave)}
     steps: dict[str, list[int]] = {}
     for event in rank.events:
-        if isinstance(event, FileSave) or (isinstance(event, FileChange) and event.op == "write"):
+        if isinstance(event, FileSave) or (isinstance(event, FileChange) and event.op in ("write", "rename")):
             steps.setdefault(_plain(event.path), []).append(event.step)
     return {
         path: Written(min(found), max(found), path in checkpoints)

@@ -138,6 +138,10 @@ def _from_scale(runs: Runs, step: int) -> Finding | None:
     for ratio in (by_gradient, by_loss):
         if _is_close(ratio, world) or _is_close(ratio, 1 / world):
             return Finding(f"loss or gradients are {ratio:.4g} times those of one process", "RF301")
+    is_one_factor = by_gradient is not None and by_loss is not None and _is_close(by_gradient, by_loss)
+    if is_one_factor and not _is_close(by_loss, 1.0) and not _has_pairs(runs, step):
+        message = f"loss and gradients are {by_loss:.4g} times those of one process in this step: all of it is divided"
+        return Finding(f"{message} by another number than that of the elements of all ranks", "RF302")
     return None
 
 
@@ -165,14 +169,18 @@ def _buffers_differ(ours: Fingerprint, theirs: Fingerprint, zero: float, toleran
 
 
 def _from_averaging(runs: Runs, quantity: str, step: int) -> Finding | None:
-    """Return RF202 where a step's gradients are averaged before its last backward, whose own are left out.
+    """Return RF202 where a step's gradients are averaged before its last backward, whose own are left out, or never.
 
     Ranks that hold shards of the weights (FSDP) agree nevertheless.
     """
     main = runs["many"].main
     if quantity == LOSS or len(main.of(OptimizerFound)) > 1:
         return None
-    part = traffic(main)[step]
+    parts = traffic(main)
+    part, enough = parts[step], [one for one in parts if one.needed and one.reduced >= ENOUGH * one.needed]
+    most = max((one.needed for one in enough), default=0)
+    if part.backwards and part.reduced < (1 - ENOUGH) * most:
+        return Finding(f"gradients are averaged in {len(enough)} of {len(parts)} steps, not in this one", "RF202")
     if part.backwards < 2 or not part.reduced_last < ENOUGH * part.needed <= part.reduced:
         return None
     return Finding(f"gradients are averaged before the last of {part.backwards} backward calls of the step", "RF202")
