@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.evidence import Run
-from retrofit.verify.trace.events import RANDOM_STATE, FileSave
+from retrofit.verify.trace.events import RANDOM_STATE, FileSave, IterationStart
 
 from .saved_files import saves
 
@@ -18,6 +18,35 @@ def random_state_faults(many: Run, resumed: Run, done: int) -> Iterator[Finding]
             summary = f"the random state {name!r} in {file} was not restored: what was drawn before is drawn again"
             yield Finding(summary, "RF507", done)
             return
+    yield from _streams_of_ranks(many, resumed, done)
+
+
+def _streams_of_ranks(many: Run, resumed: Run, done: int) -> Iterator[Finding]:
+    """Yield a random stream that the resume restores on rank 0 alone, as the first epoch after it begins.
+
+    Ranks that all take the state of rank 0 are not accused: that is a state, too.
+    """
+    for streams, again in zip(_at_first_epoch(many, resumed), _at_first_epoch(resumed, resumed)):
+        for name in ("python", "torch", "numpy"):
+            same = [one.get(name) == other.get(name) for one, other in zip(streams, again)]
+            own = [rank for rank, other in enumerate(again) if not same[rank] and other.get(name) != again[0].get(name)]
+            if same[0] and own:
+                rank = own[0]
+                summary = f"the random state of {name} on rank {rank} was not restored: rank 0's alone was saved"
+                yield Finding(summary, "RF507", done)
+                return
+
+
+def _at_first_epoch(run: Run, resumed: Run) -> list[list[dict[str, str | None]]]:
+    """Return the hashes of each rank's streams, as the epoch begins with which the resumed run begins."""
+    first = next((event for event in resumed.main.of(IterationStart) if event.grad_enabled), None)
+    if first is None:
+        return []
+    found = [
+        next((event.streams for event in rank.of(IterationStart) if event.place == first.place), None)
+        for rank in run.ranks
+    ]
+    return [] if None in found else [[streams for streams in found if streams is not None]]
 
 
 def random_state_note(many: Run, resumed: Run, done: int) -> str | None:

@@ -11,8 +11,10 @@ from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .printed_numbers import Value, values_after_evaluations
+from .saved_tensors import tensor_fault
 from .training_figures import training_fault
 from .written_figures import figures_in_files
+from .written_tables import table_fault
 
 
 def metrics(runs: Runs, options: CheckOptions) -> Verdict:
@@ -22,15 +24,26 @@ def metrics(runs: Runs, options: CheckOptions) -> Verdict:
     wrong = [] if isinstance(values, str) else [(a, b) for a, b in values if not a.equals(b)]
     if wrong:
         return fail_with(check, title, _fault(runs, wrong))
-    of_training = training_fault(runs, options)
-    if of_training is not None:
-        return fail_with(check, title, of_training)
+    fault = training_fault(runs, options) or _fault_of_results(runs, options)
+    if fault is not None:
+        return fail_with(check, title, fault)
     if isinstance(values, str):
         return not_applicable(check, title, values)
     names = len({ours.name for ours, _ in values})
     return passed(
         check, title, f"{count(len(values), 'value')} of {count(names, 'name')} are the same", _own_values(runs)
     )
+
+
+def _fault_of_results(runs: Runs, options: CheckOptions) -> Finding | None:
+    """Return what is wrong in the results that rank 0 has written, if the last weights are those of one process."""
+    if not_made(runs, "many", "reference") is not None:
+        return None
+    last_step = last_same_step(runs, tolerance_of(runs["many"], options))
+    is_same_to_the_end = last_step is not None and last_step >= runs["many"].num_steps
+    if not is_same_to_the_end:
+        return None
+    return table_fault(runs["many"], runs["reference"]) or tensor_fault(runs["many"], runs["reference"])
 
 
 def compared_values(runs: Runs, options: CheckOptions) -> list[tuple[Value, Value]] | str:

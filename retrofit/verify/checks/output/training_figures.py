@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from retrofit.verify.checks.finding import Finding, not_made
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.differences import last_same_step, tolerance_of
-from retrofit.verify.evidence import RankTrace, Runs
+from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import BackwardCall
 
 from .printed_numbers import Value, all_values, clearly_apart, pairs_by_step, summaries_of_epochs
+from .written_figures import training_figures_in_files
 
 FEW = 2  # values of one name: one alone is such a multiple by chance
 Pair = tuple[Value, Value]
@@ -34,7 +35,7 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
             if len(pairs) >= FEW and _is_multiple(pairs, factor):
                 text = f"{factor:g} times the figure of one process is given out"
                 return _finding(name, text, pairs[0], many.world_size)
-    ours, theirs = (summaries_of_epochs(run.main) for run in (many, reference))
+    ours, theirs = (_of_epochs(run, options) for run in (many, reference))
     for name, pairs in _pairs(ours, theirs, last_step, options):
         wrong = [pair for pair in pairs if not pair[0].equals(pair[1]) and not _is_last_loss(many.main, pair[0])]
         if wrong:
@@ -46,6 +47,12 @@ def training_fault(runs: Runs, options: CheckOptions) -> Finding | None:
             if wrong:
                 return _finding(name, "the figure of rank 0's share is given out", wrong[0], many.world_size)
     return None
+
+
+def _of_epochs(run: Run, options: CheckOptions) -> dict[str, list[Value]]:
+    """Return what is given out of whole epochs; in files, too, where no line of them is listed for the user."""
+    in_files = {} if options.uses_runtime else training_figures_in_files(run)
+    return {**summaries_of_epochs(run.main), **in_files}
 
 
 def _pairs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from retrofit.distributed.failure.shown_figures import OF_THE_MODEL, RELATIVE
@@ -13,6 +13,7 @@ from .printed_numbers import NUMBER, OF_TRAINING, Value, after_evaluations, valu
 
 OF_EVALUATION = re.compile(r"\b(\w*_)?(val|valid|validation|test|eval|dev|heldout)(_\w*)?\W*$", re.IGNORECASE)
 OF_LOSS = re.compile(r"loss\W*$", re.IGNORECASE)  # of a batch, where no word says that it is of an evaluation
+FEWEST_EPOCHS = 2  # a figure that comes once in the run may be of anything
 OF_ONE_RANK = re.compile(r"rank|proc|worker", re.IGNORECASE)  # in the name of a file
 
 
@@ -22,7 +23,19 @@ def figures_in_files(run: Run) -> dict[str, list[Value]]:
     A file that is written once more each time holds the last one alone. What comes more often may be of training
     steps or of samples, and is left out.
     """
-    steps = after_evaluations(run.main)
+    return _in_files(run, after_evaluations(run.main), _is_figure, may_be_last=True)
+
+
+def training_figures_in_files(run: Run) -> dict[str, list[Value]]:
+    """Return the figures of the training in the files that rank 0 has written, where there is one for each epoch."""
+    passes = [epoch for epoch in run.main.epochs if epoch.end is not None]
+    ends = [epoch.end.step for epoch in passes if epoch.end is not None]
+    return _in_files(run, ends, _is_of_training, may_be_last=False) if len(ends) >= FEWEST_EPOCHS else {}
+
+
+def _in_files(
+    run: Run, steps: Sequence[int], is_figure: Callable[[str], bool], may_be_last: bool
+) -> dict[str, list[Value]]:
     found: dict[str, list[Value]] = {}
     for path, text in run.texts.items():
         if OF_ONE_RANK.search(path) or not steps:
@@ -31,13 +44,13 @@ def figures_in_files(run: Run) -> dict[str, list[Value]]:
         for line in _named_lines(text):
             for words, value in values_of_line(line):
                 name = words.split(",")[-1].strip(" \t:=\"'{}[]")
-                if _is_figure(words):
+                if is_figure(words):
                     # All digits are written: those that sums in float32 leave open, too.
                     rounding = max(value.rounding, RELATIVE * abs(value.number))
                     figure = replace(value, name=f"{path}: {name}", label=f"{name} in {path}", rounding=rounding)
                     of_file.setdefault(name, []).append(figure)
         for values in of_file.values():
-            if len(values) in (1, len(steps)):
+            if len(values) == len(steps) or (may_be_last and len(values) == 1):
                 found[values[0].name] = [replace(a, step=step) for a, step in zip(values, steps[-len(values) :])]
     return found
 
@@ -46,6 +59,10 @@ def _is_figure(words: str) -> bool:
     if OF_TRAINING.search(words) or not re.search(r"[^\W\d]", words):
         return False
     return bool(OF_EVALUATION.search(words) or (OF_THE_MODEL.search(words) and not OF_LOSS.search(words)))
+
+
+def _is_of_training(words: str) -> bool:
+    return bool(OF_TRAINING.search(words) and OF_THE_MODEL.search(words))
 
 
 def _named_lines(text: str) -> Iterator[str]:
