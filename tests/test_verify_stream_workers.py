@@ -1,4 +1,4 @@
-"""`retrofit verify` on streams that loader workers split: each worker reads its own part, as it would in its process."""
+"""`retrofit verify` on streams that loader workers split: each worker reads its own part, as in its own process."""
 
 from __future__ import annotations
 
