@@ -12,6 +12,7 @@ from pathlib import Path
 from retrofit.verify.checks.checkpoint.continued_steps import drawn_samples
 from retrofit.verify.checks.checkpoint.first_epoch import starts_elsewhere, steps_of_first_epoch
 from retrofit.verify.checks.processes.errors import first_failure
+from retrofit.verify.checks.training.causes.averaging import parameter_names
 from retrofit.verify.evidence import Run
 from retrofit.verify.trace.events import FileLoad, FileSave, InitialWeights, ParserUse
 
@@ -136,14 +137,25 @@ def _draws_what_follows(many: Run, run: Run, restart: Restart) -> bool:
 
 
 def _checkpoint(many: Run, snapshot: Path, given: Sequence[str]) -> str | None:
-    """Return the fullest checkpoint that the snapshot holds, the last written of them; one that `given` names first."""
+    """Return the checkpoint that the snapshot holds: of those with most weights the fullest, and the last written.
+
+    One that `given` names comes first. A cache of the data may have more entries, and the state of an optimizer, too.
+    """
     saves = [event for event in many.ranks[0].of(FileSave) if (snapshot / event.path).is_file()]
     named = [event for event in saves if any(_is_named(event.path, argument) for argument in given)]
-    best: tuple[int, str] | None = None
+    first = many.main.first(InitialWeights)
+    weights = set(parameter_names(many.main, first)) if first else set()
+    best: tuple[tuple[int, int], str] | None = None
     for event in named or saves:
-        if best is None or len(event.keys) >= best[0]:
-            best = (len(event.keys), event.path)
+        fullness = (sum(key in weights or _within(key, weights) for key in event.keys), len(event.keys))
+        if best is None or fullness >= best[0]:
+            best = (fullness, event.path)
     return best[1] if best else None
+
+
+def _within(key: str, weights: set[str]) -> bool:
+    """Return whether an entry is one of these weights within a state: "model/fc.weight"."""
+    return key.rpartition("/")[2] in weights
 
 
 def _is_named(path: str, argument: str) -> bool:

@@ -111,7 +111,9 @@ def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, S
     install_gathered(recorder.record)
     rows = BatchRows()
     streams = Streams(settings.seed, rows.leave)
+    rows.is_loading = streams.is_loading
     models = ModelTrace(rows.on_forward)
+    models.on_inputs = rows.on_inputs
     operators = OperatorTrace(recorder.record, settings.controlled, rows, rows.following, rows.keys)
     operators.widens = not settings.as_is
     operators.rounding = RandomRounding(settings.rounding)

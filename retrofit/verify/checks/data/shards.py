@@ -164,7 +164,9 @@ def _population(whole: Iteration) -> set[Any]:
     drawn = set(whole.drawn)
     everything = set(whole.members) if whole.members is not None else set(range(whole.length or 0))
     left_out = len(everything) - len(drawn)
-    return everything if drawn <= everything and left_out < (whole.begin.batch_size or 1) else drawn
+    # A batch sampler of the script's own tells its size by its batches.
+    size = whole.begin.batch_size or max(map(len, whole.order or whole.batches), default=1)
+    return everything if drawn <= everything and left_out < size else drawn
 
 
 def _streams_fault(shares: Sequence[Iteration], whole: Iteration | None, epoch: int) -> Finding | None:

@@ -73,7 +73,7 @@ def values_after_evaluations(rank: RankTrace, leaves_out: re.Pattern[str] = OF_T
         for event in rank.events[start:end]:
             for value in _values_of(event, leaves_out):
                 found.setdefault(value.name, []).append(value)
-    of_batches = _names_in_last_batches(rank)
+    of_batches = _names_within_evaluations(rank)
     return {name: values for name, values in found.items() if name not in of_batches}
 
 
@@ -82,17 +82,16 @@ def after_evaluations(rank: RankTrace) -> list[int]:
     return [rank.events[start].step for start, end in _gaps(rank) if start < len(rank.events)]
 
 
-def _names_in_last_batches(rank: RankTrace) -> set[str]:
-    """Return what is given out after each batch of an evaluation that has no end but its last batch."""
-    passes = [one for one in evaluations(rank) if not one.is_ended]
-    places = [place for one in passes for place in range(one.batch_positions[0], one.batch_positions[-1])]
+def _names_within_evaluations(rank: RankTrace) -> set[str]:
+    """Return what is given out between the batches of an evaluation: its progress, in figures of rank 0's batches."""
+    places = [p for one in evaluations(rank) for p in range(one.batch_positions[0], one.batch_positions[-1])]
     return {value.name for place in places for value in _values_of(rank.events[place])}
 
 
 def summaries_of_epochs(rank: RankTrace) -> dict[str, list[Value]]:
     """Return the numbers given out between two epochs alone, without those that are compared after evaluations."""
     found: dict[str, list[Value]] = {}
-    elsewhere = set(values_after_evaluations(rank))
+    elsewhere = set(values_after_evaluations(rank)) | _names_within_evaluations(rank)
     between = {place for start, end in _between_epochs(rank) for place in range(start, end)}
     for place, event in enumerate(rank.events):
         for value in _values_of(event, OF_RATE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Sequence
 from functools import lru_cache
@@ -63,9 +64,23 @@ def _feed(digest: Any, item: Any) -> None:
         digest.update(f"{description['typestr']}{description['shape']}".encode() + data)
     else:
         try:
-            digest.update(pickle.dumps(item))
+            digest.update(_pickled(item))
         except Exception:  # what cannot be pickled has a repr, without its address
             digest.update(repr(type(item)).encode())
+
+
+class _ByContent(pickle.Pickler):
+    """Pickles what is in tensors and arrays, not where they are: objects of libraries hold some (graphs, boxes)."""
+
+    def persistent_id(self, item: Any) -> str | None:
+        is_array = isinstance(item, torch.Tensor) or hasattr(item, "__array_interface__")
+        return content_hash(item) if is_array else None
+
+
+def _pickled(item: Any) -> bytes:
+    stream = io.BytesIO()
+    _ByContent(stream).dump(item)
+    return stream.getvalue()
 
 
 def _content(tensor: torch.Tensor) -> bytes:

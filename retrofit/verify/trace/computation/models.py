@@ -21,6 +21,7 @@ class ModelTrace:
     def __init__(self, on_forward: Callable[[bool], None]) -> None:
         self.on_forward = on_forward
         self.before_call: Callable[[], None] = lambda: None
+        self.on_inputs: Callable[[Any], None] = lambda inputs: None
         self.on_call: Callable[[nn.Module], None] = lambda model: None
         self.models: list[nn.Module] = []
         self._depth = 0
@@ -48,6 +49,7 @@ class ModelTrace:
                 self.on_call(module)
                 self._is_forward = True
                 self.on_forward(True)
+                self.on_inputs(inputs)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._depth -= 1

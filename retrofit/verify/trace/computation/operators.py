@@ -74,7 +74,7 @@ class OperatorTrace(TorchDispatchMode):
         self.draws.new_batch()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _silence.depth or (self.lets_compile and _is_traced(args)):
+        if _silence.depth or (self.lets_compile and (_is_compiling() or _is_traced(args))):
             return func(*args, **(kwargs or {}))
         run = self._runs.get(func)
         if run is None:
@@ -122,6 +122,11 @@ class OperatorTrace(TorchDispatchMode):
             return func(*args, **kwargs)
 
         return run
+
+
+def _is_compiling() -> bool:
+    """Return whether a compiler is at work: it calls operators that have no arguments, too."""
+    return torch._guards.TracingContext.try_get() is not None
 
 
 def _is_traced(args: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
+from retrofit.verify.trace.computation.numbers.narrow_draws import drawn_in_float32
 from retrofit.verify.trace.events import PairedRows, Record, RowDraw, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Block, Place, RowLayout, blocks_of, cut_to
@@ -40,7 +41,7 @@ class RowDraws:
 
     A row's stream is seeded by its seed (`rows()`) and by a number that is another one for each draw (`keys()`, by
     row). Unless these are given, each operator takes one from torch's CPU stream, whatever it draws. A generator of the
-    caller's own advances as it would. Outside a batch draws are left as they are. A draw in which no rows are to be
+    caller's own advances as it would. Outside a batch draws are what the script draws. A draw in which no rows are to be
     found is recorded as an UncontrolledDraw, one for rows as a RowDraw, once per operator and place.
     """
 
@@ -110,7 +111,9 @@ class RowDraws:
 
     def _draw(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         rows, own = self.rows(), kwargs.get("generator")
-        if not rows or any(isinstance(arg, torch.Generator) for arg in args):
+        if not rows:
+            return drawn_in_float32(func, name, args, kwargs)
+        if any(isinstance(arg, torch.Generator) for arg in args):
             return func(*args, **kwargs)
         if not _is_active(func, args, kwargs) or (name in _PICKS and (self.may_pick() or own is not None)):
             return func(*args, **kwargs)

@@ -75,6 +75,7 @@ class BatchRows:
     """
 
     def __init__(self) -> None:
+        self.is_loading: Callable[[], bool] = bool  # a sample is being made: no batch is in hand meanwhile
         self._current: list[int] = []
         self._queue: deque[list[int]] = deque()
         self._batch_of: dict[int, Held] = {}  # by storage
@@ -86,7 +87,7 @@ class BatchRows:
         self._given: deque[tuple[Place, list[int]]] = deque(maxlen=MOST_AHEAD)  # the last batches of loaders
 
     def __call__(self) -> list[int]:
-        return self._current
+        return [] if self.is_loading() else self._current
 
     def add(
         self,
@@ -177,12 +178,19 @@ class BatchRows:
         if begins and self._queue and not in_backward():
             self._current = self._queue.popleft()
 
+    def on_inputs(self, inputs: Any) -> None:
+        """A forward pass is given these: the batch that they were made of is in hand, whatever is drawn first."""
+        known = None if in_backward() else next(self._known(tuple(_tensors_in(inputs))), None)
+        if known is not None:
+            self._current, self._is_decided = known[1], True
+
     def following(self, func: Any, run: Run) -> Run:
         """Return how to run an operator and see which batch it reads."""
         name = func._schema.name.split("::")[1]
 
         def follow(args: tuple, kwargs: dict) -> Any:
-            if not self._batch_of or (self._in_forward and self._is_decided) or in_backward():
+            is_decided = self._in_forward and self._is_decided
+            if not self._batch_of or is_decided or in_backward() or self.is_loading():
                 return run(args, kwargs)
             seeds = self._read(name, args)
             if seeds is None:

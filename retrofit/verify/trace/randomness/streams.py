@@ -39,6 +39,7 @@ class Streams:
     def __init__(self, seed: int, on_leave: Callable[[], None]) -> None:
         self.seed, self._on_leave = seed, on_leave
         self._own: dict[str, Any] | None = None
+        self._loading_thread: int | None = None
         self._until_step = False
         self._place: tuple[int, ...] = ()  # of the batch in hand
         self._generators: list[tuple[Any, Any, str]] = []  # of the script, with their own states and hashes of these
@@ -111,15 +112,21 @@ class Streams:
         No batch may be in hand (`leave_batch`): what a dataset draws belongs to one sample and not to rows.
         """
         with drawing:
-            before = get_rng_state()
+            before, outer = get_rng_state(), self._loading_thread
+            self._loading_thread = threading.get_ident()
             _seed(seed)
             fresh = stream_hashes() if watch else {}
             try:
                 item = load()
                 used = {name for name, value in stream_hashes().items() if fresh[name] != value} if watch else set()
             finally:
+                self._loading_thread = outer
                 set_rng_state(before)
         return item, used
+
+    def is_loading(self) -> bool:
+        """Return whether this thread is making a sample."""
+        return self._loading_thread == threading.get_ident()
 
 
 def install_new_weights(streams: Streams, trains: Callable[[], bool]) -> None:

@@ -222,7 +222,7 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
         return Finding(
             f"the loss compares the samples of a batch ({name}), and each rank has its share of them", "RF303"
         )
-    places = coupled() if differs or uneven else []
+    places = coupled() if (differs or uneven) and not _uncontrolled(runs) else []
     if places:
         message = f"the loss couples the samples of a batch ({first_few(places)}), and each rank has its share of them"
         return Finding(message, "RF309")
