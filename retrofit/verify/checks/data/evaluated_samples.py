@@ -128,11 +128,25 @@ def _inexact(many: Run, whole: Iteration, tally: Tally) -> InexactEvaluation | N
             tally.notes.append(f"{ranks_named(draws)} evaluates alone while the others wait")
         return None
     together = sum(draws.values(), Counter())
+    together += _rest(many, ended, expected - together)
     fault = _judge(together, expected, whole, many.world_size)
     if fault is None:
         return None
     padding = 0 if expected - together else sum((together - expected).values())
     return InexactEvaluation(fault, len(whole.delivered), padding, next(iter(ended.values())).begin.step)
+
+
+def _rest(many: Run, shares: dict[int, Iteration], absent: Counter[Any]) -> Counter[Any]:
+    """Return the samples that other passes at this step evaluate of those that the ranks' shares leave out.
+
+    A sampler that drops the last samples leaves them to a loader of their own, which every rank runs whole.
+    """
+    found = []
+    for rank, share in shares.items():
+        passes = [one for one in evaluations(many.ranks[rank]) if one.begin.step == share.begin.step]
+        own = [Counter(one.delivered) for one in passes if one is not share and not Counter(one.delivered) - absent]
+        found.append(sum(own, Counter()))
+    return found[0] if absent and all(one == found[0] for one in found) else sum(found, Counter())
 
 
 def _judge(together: Counter[Any], expected: Counter[Any], whole: Iteration, world: int) -> Finding | None:

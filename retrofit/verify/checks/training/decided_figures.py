@@ -52,7 +52,8 @@ def parted_ranks(many: Run) -> Parted | None:
 def parted_from_one(many: Run, reference: Run, last_step: float) -> Parted | None:
     """Return the first decision of rank 0 by another figure than one process has, until `last_step`."""
     found = _apart(decisions_of(many.main), decisions_of(reference.main), None)
-    known = [one for one in found if one.event.step <= last_step]
+    votes = (float(many.world_size), 1.0)  # a sum over ranks that is compared with their number
+    known = [one for one in found if one.event.step <= last_step and tuple(one.values) != votes]
     return min(known, key=lambda one: (one.event.step, one.event.seconds), default=None)
 
 

@@ -41,7 +41,7 @@ class RowDraws:
 
     A row's stream is seeded by its seed (`rows()`) and by a number that is another one for each draw (`keys()`, by
     row). Unless these are given, each operator takes one from torch's CPU stream, whatever it draws. A generator of the
-    caller's own advances as it would. Outside a batch draws are what the script draws. A draw in which no rows are to be
+    caller's own advances as it would. Outside a batch draws are those of the script. A draw in which no rows are to be
     found is recorded as an UncontrolledDraw, one for rows as a RowDraw, once per operator and place.
     """
 
