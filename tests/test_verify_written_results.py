@@ -1,4 +1,4 @@
-"""What rank 0 writes about samples and for whole epochs is judged: tables, histories, tensors beside the weights."""
+"""What rank 0 writes about samples and for whole epochs is judged: tables, histories, tensors that are no weights."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_figures_of_the_training_in_a_history_are_those_of_all_ranks():
 
 
 @pytest.mark.parametrize("norm", [3.0, 1.5])
-def test_tensors_beside_the_weights_are_those_of_one_process(norm):
+def test_other_tensors_than_weights_are_those_of_one_process(norm):
     runs = sound_runs()
     for name, value in (("many", norm), ("reference", 3.0)):
         saved = FileSave("counts.pt", {"confusion": "float32[2, 2]"}, {"confusion": [value, value / 2]})

@@ -1,4 +1,4 @@
-"""Tensors that rank 0 saves beside the states of its objects (a confusion matrix, features), against one process's."""
+"""Tensors that rank 0 saves next to the states of its objects (a confusion matrix, features), against one process's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that a script writes about its samples (predictions beside names), against those of one process."""
+"""Tables that a script writes about its samples (predictions with names), against those of one process."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def _in_other_order(path: str, ours: Sequence[Row], theirs: Sequence[Row]) -> Fi
         return None
     a, b = columns[moved[0]]
     row = next(number for number, (one, other) in enumerate(zip(a, b)) if one != other)
-    beside = f" beside {columns[keys[0]][0][row]}" if keys else ""
+    row_key = f" of {columns[keys[0]][0][row]}" if keys else ""
     summary = f"column {moved[0] + 1} of {path} has the values of one process in another order"
-    return Finding(summary, "RF401", value=f"row {row + 1}: {a[row]}{beside} with several processes, {b[row]} with 1")
+    return Finding(summary, "RF401", value=f"row {row + 1}: {a[row]}{row_key} with several processes, {b[row]} with 1")
