@@ -143,7 +143,7 @@ def page(rows: list[tuple[Bug, dict[str, Any]]], sound: list[tuple[str, dict[str
         "# What `retrofit verify` catches",
         "",
         "Written by `python docs/make_bug_table.py`: each bug is seeded into a sound project (`tests/verify/bugs/`),",
-        "and verify is run on it. 01 to 25 recur in conversions of many projects, R1 to R10 are those that a",
+        "and verify is run on it. 01 to 26 recur in conversions of many projects, R1 to R10 are those that a",
         "conversion of the reference project has had; a letter tells variants apart. A bug is caught when a check",
         "fails and names its cause. The first step is empty where a check does not go by steps.",
         "",
