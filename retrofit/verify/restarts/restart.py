@@ -137,7 +137,7 @@ def _draws_what_follows(many: Run, run: Run, restart: Restart) -> bool:
 
 
 def _checkpoint(many: Run, snapshot: Path, given: Sequence[str]) -> str | None:
-    """Return the checkpoint that the snapshot holds: of those with most weights the fullest, and the last written.
+    """Return the checkpoint that the snapshot holds: of those with most weights the fullest, the first of the last step.
 
     One that `given` names comes first. A cache of the data may have more entries, and the state of an optimizer, too.
     """
@@ -145,10 +145,11 @@ def _checkpoint(many: Run, snapshot: Path, given: Sequence[str]) -> str | None:
     named = [event for event in saves if any(_is_named(event.path, argument) for argument in given)]
     first = many.main.first(InitialWeights)
     weights = set(parameter_names(many.main, first)) if first else set()
-    best: tuple[tuple[int, int], str] | None = None
+    best: tuple[tuple[int, int, int], str] | None = None
     for event in named or saves:
-        fullness = (sum(key in weights or _within(key, weights) for key in event.keys), len(event.keys))
-        if best is None or fullness >= best[0]:
+        held = sum(key in weights or _within(key, weights) for key in event.keys)
+        fullness = (held, len(event.keys), event.step)
+        if best is None or fullness > best[0]:  # averages of the weights are saved after them
             best = (fullness, event.path)
     return best[1] if best else None
 
