@@ -263,7 +263,7 @@ class Chaotic(nn.Module):
 
 
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(80) / 3)  # the sum of few float32 numbers is exact in float64, in any order
+data = TensorDataset(torch.randn(80, dtype=torch.float64))  # few float32 numbers have one sum, in any order
 loader = DataLoader(data, 8, shuffle=True)
 model = Chaotic()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

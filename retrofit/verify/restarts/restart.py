@@ -137,7 +137,7 @@ def _draws_what_follows(many: Run, run: Run, restart: Restart) -> bool:
 
 
 def _checkpoint(many: Run, snapshot: Path, given: Sequence[str]) -> str | None:
-    """Return the checkpoint that the snapshot holds: of those with most weights the fullest, the first of the last step.
+    """Return the checkpoint in the snapshot: of those with most weights the fullest, the first of the last step.
 
     One that `given` names comes first. A cache of the data may have more entries, and the state of an optimizer, too.
     """
