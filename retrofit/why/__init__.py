@@ -1,0 +1,1 @@
+"""Explain where the time of a training on several processes goes, and what each remedy would gain."""

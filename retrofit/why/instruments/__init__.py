@@ -1,0 +1,1 @@
+"""Marks at the calls that a training step is made of. Each file watches one kind of call."""

@@ -1,0 +1,71 @@
+"""Runs of the script: on several processes and on one, each in a copy of the project, one after the other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrofit.verify.processes.project_copy import copy_project
+from retrofit.why.process import environment
+
+LAST_LINES = 12  # of a failed run
+
+
+class ScriptFailed(Exception):
+    """The script ended without the steps that were asked for. The message has its status and last lines."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the script is started."""
+
+    script: Path  # absolute
+    project: Path  # the folder that is copied
+    arguments: Sequence[str]
+    steps: int
+    time_limit_s: float
+
+
+@contextmanager
+def recorded(start: Start, num_processes: int) -> Iterator[Path]:
+    """Run the script and give the folder with the marks of its ranks. Raises ScriptFailed."""
+    with tempfile.TemporaryDirectory(prefix="retrofit_why_") as temporary:
+        folder, project = Path(temporary) / "marks", Path(temporary) / "project"
+        copy_project(start.project, project, leave_out=[])
+        script = project / start.script.relative_to(start.project)
+        _run(start, num_processes, script, project, folder)
+        yield folder
+
+
+def _run(start: Start, num_processes: int, script: Path, project: Path, folder: Path) -> None:
+    module = ["-m", "retrofit.why.process", str(script), *start.arguments]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
+    command = [sys.executable, *(launcher if num_processes > 1 else []), *module]
+    environ = {**os.environ, **environment(folder, start.steps)}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_kit(), environ.get("PYTHONPATH", "")]))
+    try:
+        done = subprocess.run(
+            command, cwd=project, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=start.time_limit_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ScriptFailed(
+            f"the script was still running after {start.time_limit_s:g} s on {num_processes} processes; "
+            "--time-limit gives it longer, fewer --steps end it earlier"
+        ) from error
+    found = len(list(folder.glob("rank*.json"))) if folder.is_dir() else 0
+    if done.returncode or found < num_processes:
+        lines = "\n  ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
+        raise ScriptFailed(f"the script ended with status {done.returncode} on {num_processes} processes:\n  {lines}")
+
+
+def _kit() -> str:
+    """Return the folder that this package is imported from."""
+    return str(Path(__file__).resolve().parents[2])
