@@ -15,9 +15,11 @@ from retrofit.prove import command as prove
 from retrofit.prove.repair import command as repair
 from retrofit.rules import command as rules
 from retrofit.verify import command as verify
+from retrofit.why import command as why
 
-COMMANDS = {"check": check, "convert": convert, "rules": rules, "verify": verify, "doctor": doctor}
-USING_PACKAGES = {"verify", "doctor"}
+COMMANDS = {"check": check, "convert": convert, "rules": rules, "verify": verify, "why": why, "doctor": doctor}
+USING_PACKAGES = {"verify", "why", "doctor"}
+RUNNING = {"verify", "why"}  # the user's script
 READING = {"check", "convert", "rules"}  # what only reads scripts, until all is known that it writes
 
 
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     proves = args.command == "convert" and args.prove
-    if of_script and args.command != "verify" and not proves:
+    if of_script and args.command not in RUNNING and not proves:
         parser.error(f"{args.command} runs no script, so there is nothing for -- {' '.join(of_script)}")
     args.arguments = of_script
     if args.command == "convert" and (useless := prove.useless_options(parsers["convert"], args)):

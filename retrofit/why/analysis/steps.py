@@ -152,9 +152,7 @@ def _draws_since(marks: Sequence[Mark], position: int) -> bool:
     return False
 
 
-def _find_meetings(
-    step: Step, own: Sequence[Mark], training: set[str], marks: Sequence[Mark], first: int
-) -> None:
+def _find_meetings(step: Step, own: Sequence[Mark], training: set[str], marks: Sequence[Mark], first: int) -> None:
     """Find the collective calls, and the ends of backward passes in which buckets were filled."""
     begun: dict[str, tuple[float, int]] = {}
     full: list[Mark] = []

@@ -41,6 +41,7 @@ def watch_buckets(marks: Marks, facts: dict[str, Any]) -> None:
             self.__dict__[_HOOKED] = True
             register(self, None, _stamped(allreduce_hook, marks))
             facts["ddp"] = _options_of(self)
+            facts["sync_batchnorm"] = any("SyncBatchNorm" in type(one).__name__ for one in self.modules())
         return forward(self, *inputs, **kwargs)
 
     DistributedDataParallel.register_comm_hook = registered  # type: ignore[method-assign]
@@ -62,7 +63,9 @@ def _stamped(hook: Any, marks: Marks) -> Any:
 
 
 def _options_of(model: DistributedDataParallel) -> dict[str, Any]:
-    sizes = [parameter.numel() * parameter.element_size() for parameter in model.parameters() if parameter.requires_grad]
+    sizes = [
+        parameter.numel() * parameter.element_size() for parameter in model.parameters() if parameter.requires_grad
+    ]
     return {
         "bucket_mib": model.bucket_bytes_cap / 2**20,
         "gradient_bytes": sum(sizes),
