@@ -5,7 +5,7 @@ Python itself loads some modules for `-m`, from the current folder first (`pytho
 
 import sys
 
-from retrofit import import_path
+from retrofit.packages import import_path
 
 
 def main() -> int:

@@ -7,10 +7,11 @@ import io
 import sys
 from collections.abc import Sequence
 
-from retrofit import __version__, import_path
+from retrofit import __version__
 from retrofit.check import command as check
 from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
+from retrofit.packages import import_path
 from retrofit.prove import command as prove
 from retrofit.prove.repair import command as repair
 from retrofit.rules import command as rules

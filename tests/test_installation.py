@@ -15,9 +15,9 @@ import pytest
 from test_layers import STANDARD_LIBRARY, imports
 
 import retrofit
-from retrofit import installation
 from retrofit.cli import main
 from retrofit.doctor import command as doctor
+from retrofit.packages import installation
 from retrofit.verify import command as verify
 from scripts.launch import dependencies
 

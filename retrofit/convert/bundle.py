@@ -22,7 +22,7 @@ from typing import Any
 from retrofit import __version__
 from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_MODULE
 from retrofit.analysis.files.runtime_names import MODULES as SUBJECTS
-from retrofit.installation import DISTRIBUTION
+from retrofit.packages.installation import DISTRIBUTION
 
 from .added.runtime_file import TEXT, sealed
 

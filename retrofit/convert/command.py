@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from retrofit.analysis.files.runtime_names import FILE_NAME
-from retrofit.installation import DISTRIBUTION
+from retrofit.packages.installation import DISTRIBUTION
 
 if TYPE_CHECKING:
     from retrofit.analysis.files.start import Start

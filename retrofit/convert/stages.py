@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrofit.analysis.files.runtime_names import FILE_MODULE, FILE_NAME, RUNTIME
-from retrofit.installation import requirement
+from retrofit.packages.installation import requirement
 
 if TYPE_CHECKING:
     from retrofit.analysis.files.start import Start

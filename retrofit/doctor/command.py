@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from retrofit.installation import missing_packages
+from retrofit.packages.installation import missing_packages
 
 PACKAGES = ("psutil", "rich")  # of the extra [doctor]; torch is examined, and may be missing
 DESCRIPTION = """\

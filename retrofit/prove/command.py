@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrofit.analysis.files.source import printable
 from retrofit.convert.assumptions import Assumption, lines_after
-from retrofit.installation import missing_packages
+from retrofit.packages.installation import missing_packages
 from retrofit.rules.edits.rewrite import ChangedFile
 from retrofit.verify.command import PACKAGES, add_judge_options, add_run_options
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrofit.installation import missing_packages
+from retrofit.packages.installation import missing_packages
 
 from .verdict import EXIT_STATUS, INTERNAL_ERROR, exit_status, printable
 

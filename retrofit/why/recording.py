@@ -72,7 +72,7 @@ class Recording:
         """End the process: all ranks come here after the same step."""
         self.write()
         if dist.is_available() and dist.is_initialized():
-            dist.barrier()  # nobody leaves while another one still receives
+            dist.barrier()  # no rank leaves while another one still receives
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -60,10 +60,10 @@ def _rows(picture: Picture, rows: Sequence[Row]) -> Iterator[str]:
         lost = "" if row.lost is None else f"{1e3 * row.lost:.1f}"
         bar = "█" * max(0, round(BAR * row.seconds / whole))
         yield f"{row.name:26}{1e3 * row.seconds:9.1f}{100 * row.seconds / whole:6.1f}{lost:>9}  {bar}".rstrip()
-    lost = [row.lost for row in rows if row.lost is not None]
-    total = f"{1e3 * sum(lost):.1f}" if lost else ""
+    known = [row.lost for row in rows if row.lost is not None]
+    total = f"{1e3 * sum(known):.1f}" if known else ""
     yield f"{'all':26}{1e3 * whole:9.1f}{100:6.1f}{total:>9}"
-    if lost:
+    if known:
         yield "lost: more than one process needs for as many samples as a rank has"
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from retrofit.installation import install_command
+from retrofit.packages.installation import install_command
 from scripts.launch.dependencies import MODULE_NAMES, REFERENCE, read_requirements, requirement_name
 
 ROOT = Path(__file__).resolve().parents[2]

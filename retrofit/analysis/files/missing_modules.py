@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrofit import import_path
+from retrofit.packages import import_path
 
 from .modules import Import, Modules
 from .repository import common_folder, folders_in, may_hold, tree_of

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from retrofit import __version__
 from retrofit.analysis.files.runtime_names import FILE_NAME
 from retrofit.analysis.files.start import Start
-from retrofit.installation import DISTRIBUTION
+from retrofit.packages.installation import DISTRIBUTION
 from retrofit.rules.finding import Finding
 
 from ..listing import figures

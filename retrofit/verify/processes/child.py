@@ -27,7 +27,7 @@ from typing import Any, Callable, NoReturn
 
 import torch
 
-from retrofit import import_path
+from retrofit.packages import import_path
 
 LAUNCHER_NAMES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"}
 LAUNCHER_PREFIXES = ("MASTER_", "GROUP_", "ROLE_", "SLURM_", "RETROFIT_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
@@ -180,7 +180,7 @@ def _import_path(first: str, python_path: str, project: str) -> list[str]:
     if not inherited:  # the parent is not the command line
         is_safe = getattr(sys.flags, "safe_path", False) or sys.flags.isolated
         inherited = sys.path[0 if is_safe else 1 :]  # the first may be the project before it was copied
-    kit = str(Path(import_path.__file__).resolve().parents[1])
+    kit = str(Path(import_path.__file__).resolve().parents[2])
     if os.path.basename(kit) not in ("site-packages", "dist-packages"):
         inherited = [entry for entry in inherited if os.path.realpath(entry or ".") != kit]
         sys.meta_path.append(KitFinder(kit))

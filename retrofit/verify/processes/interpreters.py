@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from retrofit import import_path
+from retrofit.packages import import_path
 
 FIRST_HASH_SEED = 20260  # rank r's interpreter has PYTHONHASHSEED=20260 + r; rank 0 has that of the parent
 START_LIMIT_S = 120.0
@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 START = """\
 import sys
 sys.path[:] = [{kit!r}]
-from retrofit import import_path
+from retrofit.packages import import_path
 sys.path[:], import_path.before[:] = {path!r}, {before!r}
 from retrofit.verify.processes.interpreters import serve
 serve({channel}, {parent}, {modules!r})
@@ -44,7 +44,7 @@ class Interpreter:
     def __init__(self, hash_seed: int, modules: Sequence[str]) -> None:
         self._channel, theirs = socket.socketpair()
         program = START.format(
-            kit=str(Path(import_path.__file__).resolve().parents[1]),
+            kit=str(Path(import_path.__file__).resolve().parents[2]),
             path=sys.path,
             before=import_path.before,
             channel=theirs.fileno(),

@@ -20,7 +20,7 @@ class Wait:
     late: int  # the rank that came last
     late_by: float  # s after the one before it
     waits: list[float]  # of each rank, s
-    transfer: float  # s from the last arrival until the ranks go on, mean
+    transfer: float  # s from the last arrival until the ranks leave, mean
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _data(picture: Picture, causes: Sequence[Cause]) -> Iterator[Remedy]:
     if any(facts.get("num_workers") for facts in picture.facts):
         return  # how long a worker needs for a batch is not seen
     left = max(0.0, loading / WORKERS - (picture.seconds - loading))
-    basis = "batches are made beside the computation; each process needs as many free cores"
+    basis = "batches are made during the computation; each process needs as many free cores"
     yield Remedy(f"DataLoader(num_workers={WORKERS})", loading - left, basis)
 
 

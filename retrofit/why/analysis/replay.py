@@ -1,4 +1,4 @@
-"""The all-reduce of a step's buckets, made again with other sizes: what is left of it when the backward pass is over."""
+"""The all-reduce of a step's buckets, made again with other sizes: what is left of it after the backward pass."""
 
 from __future__ import annotations
 

@@ -138,17 +138,17 @@ def _named_by_next(marks: Sequence[Mark], position: int, training: set[str]) -> 
         if mark.name == OPTIMIZER:
             return GRADIENTS
         if mark.name.startswith(DATA):
-            return AFTER if mark.name in training or not _draws_since(marks, position) else EVALUATION
+            return EVALUATION if _is_evaluating(marks, position, training) else AFTER
     return AFTER
 
 
-def _draws_since(marks: Sequence[Mark], position: int) -> bool:
-    """Return whether a batch was drawn since the last optimizer step."""
+def _is_evaluating(marks: Sequence[Mark], position: int, training: set[str]) -> bool:
+    """Return whether the last batch since the optimizer's step was not one to train on."""
     for mark in reversed(marks[: position + 1]):
         if mark.name == OPTIMIZER:
             return False
         if mark.name.startswith(DATA):
-            return True
+            return mark.name not in training
     return False
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, against a step of one process with the same samples per rank."""
+"""The parts of a step, against a step of one process with the same samples per rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds a step up besides its computation: prints, log messages, curves, checkpoints and waits for a GPU."""
+"""Stalls of a step besides its computation: prints, log messages, curves, checkpoints and waits for a GPU."""
 
 from __future__ import annotations
 

@@ -1,0 +1,180 @@
+"""`retrofit why` from marks alone: steps, waits for late ranks, causes and predicted gains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retrofit.why.analysis.causes import causes_of
+from retrofit.why.analysis.picture import Picture, TooFewSteps, picture_of
+from retrofit.why.analysis.remedies import remedies_for
+from retrofit.why.analysis.steps import ALL_REDUCE, steps_of
+from retrofit.why.analysis.waterfall import COMMUNICATION, LATENESS, REST, waterfall
+from retrofit.why.marks import BEGIN, END, MOMENT, Mark
+from retrofit.why.report import card, lines_of
+
+STEPS = 20
+USUAL = {"data": 1.0, "forward": 4.0, "backward": 8.0, "optimizer": 1.0, "print": 0.0, "save": 0.0, "all-reduce": 2.0}
+
+
+class Clock:
+    """Marks of one rank, with times in milliseconds."""
+
+    def __init__(self, start: float) -> None:
+        self.now, self.marks = start, list[Mark]()
+
+    def add(self, kind: str, name: str, value: float = 0.0) -> None:
+        self.marks.append(Mark(kind, name, self.now / 1e3, self.now / 1e3, value))
+
+    def during(self, name: str, milliseconds: float, value: float = 0.0) -> None:
+        if milliseconds:
+            self.add(BEGIN, name, value)
+            self.now += milliseconds
+            self.add(END, name, value)
+
+
+def run_of(folder: Path, *of_ranks: dict[str, float], buckets: int = 1, size: float = 4e6, facts=None) -> Path:
+    """Write the marks of ranks that take these milliseconds in each step, and meet at the end of a backward pass."""
+    clocks = [Clock(1000.0) for _ in of_ranks]
+    parts = [{**USUAL, **own} for own in of_ranks]
+    queued = [0.0] * len(parts)
+    for _ in range(STEPS):
+        for clock, own in zip(clocks, parts):
+            clock.during("data 0", own["data"], own.get("samples", 8))
+            clock.now += own["forward"]
+            clock.add(BEGIN, "backward")
+            for _ in range(buckets):
+                clock.now += own["backward"] / buckets
+                clock.add(MOMENT, "bucket", size / buckets)
+        last = max(clock.now for clock in clocks)
+        for rank, (clock, own) in enumerate(zip(clocks, parts)):
+            for _ in range(buckets if len(clocks) > 1 else 0):
+                clock.now = max(clock.now, last) + own["all-reduce"] / buckets
+                clock.add(MOMENT, "bucket done", size / buckets)
+            clock.add(END, "backward")
+            clock.during("optimizer", own["optimizer"])
+            queued[rank] += own.get("queued", 0.0) / 1e3
+            clock.add(MOMENT, "waited for a core", queued[rank])
+            clock.during("print", own["print"])
+            clock.during("save", own["save"])
+    folder.mkdir()
+    ddp = {"gradient_bytes": size, "bucket_mib": 25.0, "float32": True}
+    for rank, clock in enumerate(clocks):
+        known = {"rank": rank, "host": "a", "num_threads": 1, "num_cores": 8, "is_cuda": False, "ddp": ddp}
+        text = json.dumps({**known, **(facts or {}), "marks": clock.marks})
+        (folder / f"rank{rank}.json").write_text(text)
+    return folder
+
+
+def picture(folder: Path, *of_ranks: dict[str, float], alone: dict[str, float] | None = None, **options) -> Picture:
+    many = run_of(folder / "many", *of_ranks, **options)
+    return picture_of(many, None if alone is None else run_of(folder / "one", alone))
+
+
+def test_a_step_has_its_parts_and_the_meeting_of_the_ranks(tmp_path: Path) -> None:
+    step = picture(tmp_path, {}, {}).steps[5].ranks[0]
+    expected = {"data": 1.0, "forward": 4.0, "backward": 8.0, "optimizer": 1.0}
+    assert {name: round(1e3 * seconds, 6) for name, seconds in step.phases.items()} == expected
+    assert [(one.kind, round(1e3 * (one.left - one.came), 6)) for one in step.meetings] == [(ALL_REDUCE, 2.0)]
+    assert step.samples == 8 and round(1e3 * step.seconds, 6) == 16.0
+
+
+def test_what_is_between_two_passes_over_the_training_data_is_an_evaluation() -> None:
+    clock = Clock(0.0)
+    for epoch in range(2):
+        for _ in range(3):
+            clock.during(f"data {2 * epoch}", 1.0, 8)
+            clock.now += 2.0
+            clock.during("backward", 3.0)
+            clock.during("optimizer", 1.0)
+        for _ in range(2):
+            clock.during(f"data {2 * epoch + 1}", 1.0, 8)
+            clock.now += 5.0
+    steps = steps_of(clock.marks)
+    assert [round(1e3 * step.seconds, 6) for step in steps] == [7.0, 7.0, 19.0, 7.0, 7.0]
+    assert [step.has_evaluation for step in steps] == [False, False, True, False, False]
+    assert round(1e3 * steps[2].phases["evaluation"], 6) == 12.0
+
+
+LATE = {
+    "data": ({"data": 21.0}, "its samples take longer to load"),
+    "forward": ({"forward": 24.0}, "its forward pass takes longer"),
+    "backward": ({"backward": 28.0}, "its backward pass takes longer"),
+    "print": ({"print": 20.0}, "it prints more"),
+    "save": ({"save": 20.0}, "it saves in every step"),
+    "core": ({"forward": 14.0, "backward": 18.0, "queued": 19.0}, "it waits for a core"),
+    "samples": ({"forward": 24.0, "samples": 16}, "its batches are larger"),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_the_late_rank_is_named_with_its_reason(tmp_path: Path, name: str) -> None:
+    own, words = LATE[name]
+    found = picture(tmp_path, {}, {}, own)
+    cause = next(cause for cause in causes_of(found) if cause.name == "late-rank")
+    assert cause.rank == 2 and words in cause.summary and cause.seconds == pytest.approx(20e-3)
+    assert any(remedy.seconds == pytest.approx(20e-3) for remedy in remedies_for(found, [cause]))
+
+
+ALL = {
+    "logging": ({"print": 4.0}, {}),
+    "saving": ({"save": 4.0}, {}),
+    "loader": ({"data": 8.0}, {}),
+    "small-buckets": ({"all-reduce": 4.0}, {"buckets": 40}),
+    "slow-link": ({"all-reduce": 80.0}, {}),
+    "threads": ({"queued": 4.0}, {"facts": {"num_threads": 8}}),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_holds_all_ranks_up_is_named(tmp_path: Path, name: str) -> None:
+    own, options = ALL[name]
+    assert [cause.name for cause in causes_of(picture(tmp_path, own, own, **options))] == [name]
+
+
+def test_nothing_is_named_where_the_ranks_are_even(tmp_path: Path) -> None:
+    found = picture(tmp_path, {}, {}, alone={})
+    assert causes_of(found) == []
+    assert "no cause stands out" in "\n".join(lines_of(found))
+
+
+def test_the_parts_are_the_whole_step_and_what_is_lost(tmp_path: Path) -> None:
+    rows = {row.name: row for row in waterfall(picture(tmp_path, {}, {"forward": 14.0}, alone={}))}
+    assert sum(row.seconds for row in rows.values()) == pytest.approx(26e-3)
+    assert rows[LATENESS].seconds == pytest.approx(5e-3)  # one of two ranks waits 10 ms
+    assert rows[COMMUNICATION].seconds == pytest.approx(2e-3)
+    assert rows["forward and loss"].lost == pytest.approx(5e-3)
+    assert rows[REST].seconds == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_speed_up_is_that_of_samples(tmp_path: Path) -> None:
+    found = picture(tmp_path, {}, {}, alone={})
+    assert found.speedup == pytest.approx(2 * 14 / 16)
+
+
+def test_half_the_samples_in_a_step_are_half_the_speed_up(tmp_path: Path) -> None:
+    found = picture(tmp_path, {"samples": 4}, {"samples": 4}, alone={})
+    assert found.speedup == pytest.approx(14 / 16)
+
+
+def test_the_gain_of_half_the_bytes_is_half_of_what_is_not_hidden(tmp_path: Path) -> None:
+    found = picture(tmp_path, {"all-reduce": 8.0}, {"all-reduce": 8.0})
+    gains = {remedy.what: remedy.seconds for remedy in remedies_for(found, causes_of(found))}
+    half = next(seconds for what, seconds in gains.items() if "16 bits" in what)
+    assert half == pytest.approx(4e-3)
+
+
+def test_the_card_is_plain_data(tmp_path: Path) -> None:
+    found = card(picture(tmp_path, {}, {"forward": 24.0}, alone={}))
+    assert json.loads(json.dumps(found))["causes"][0]["rank"] == 1
+
+
+def test_too_few_steps_are_said(tmp_path: Path) -> None:
+    run_of(tmp_path / "many", {}, {})
+    for path in (tmp_path / "many").iterdir():
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "marks": content["marks"][:40]}))
+    with pytest.raises(TooFewSteps, match="are needed"):
+        picture_of(tmp_path / "many", None)
