@@ -166,7 +166,7 @@ def test_the_kit_and_the_launch_scripts_do_not_import_each_other():
     launch = list((ROOT / "scripts").rglob("*.py"))
     assert len(launch) > 3
     for path in launch:  # they run before anything is installed
-        assert outside(path, "scripts", "retrofit.installation") == [], path
+        assert outside(path, "scripts", "retrofit.packages.installation") == [], path
     for path in (ROOT / "retrofit").rglob("*.py"):
         assert [name for name in imports(path) if is_within(name, "scripts")] == [], path
 

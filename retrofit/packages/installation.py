@@ -31,7 +31,7 @@ def install_command(extra: str = "") -> str:
 def requirement(extra: str = "") -> str:
     """Return what pip installs the kit by: the clone or file it came from, its git URL, else its name."""
     bracket = f"[{extra}]" if extra else ""
-    folder = Path(__file__).resolve().parents[1]
+    folder = Path(__file__).resolve().parents[2]
     project = folder / "pyproject.toml"
     if project.is_file() and f'name = "{DISTRIBUTION}"' in project.read_text(encoding="utf-8"):
         return f"{folder}{bracket}"
@@ -40,7 +40,7 @@ def requirement(extra: str = "") -> str:
 
 def _recorded_source(bracket: str) -> str | None:
     """Return the source that pip recorded at the installation (PEP 610), if it is one and can still be used."""
-    folder = str(Path(__file__).resolve().parents[1])  # `convert` has no other one on its search path
+    folder = str(Path(__file__).resolve().parents[2])  # `convert` has no other one on its search path
     found = next(iter(metadata.distributions(name=DISTRIBUTION, path=[folder])), None)
     try:
         recorded = json.loads((found.read_text("direct_url.json") if found else None) or "{}")
