@@ -178,7 +178,7 @@ def test_an_installed_kit_is_installed_from_where_it_came(
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-retrofit\nVersion: {retrofit.__version__}\n")
     if recorded is not None:
         (info / "direct_url.json").write_text(json.dumps(recorded).replace("{folder}", str(site).replace(" ", "%20")))
-    monkeypatch.setattr(installation, "__file__", str(site / "retrofit" / "installation.py"))
+    monkeypatch.setattr(installation, "__file__", str(site / "retrofit" / "packages" / "installation.py"))
     monkeypatch.syspath_prepend(str(site))
     assert installation.requirement("verify") == expected.replace("{folder}", str(site))
 

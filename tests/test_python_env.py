@@ -115,7 +115,8 @@ def test_two_first_runs_at_once_finish_one_interrupted_installation(installable:
 def test_train_py_says_in_one_line_what_to_run(tmp_path: Path, made: bool) -> None:
     bare = _bare_python(tmp_path / "bare")
     clone = tmp_path / "clone"
-    for name in ("retrofit/__init__.py", "retrofit/packages/__init__.py", "retrofit/packages/installation.py", "pyproject.toml", "train.py"):
+    packages = ("retrofit/packages/__init__.py", "retrofit/packages/installation.py")
+    for name in ("retrofit/__init__.py", *packages, "pyproject.toml", "train.py"):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
     shutil.copytree(ROOT / "scripts", clone / "scripts")
