@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ from retrofit.verify.processes.project_copy import copy_project
 from retrofit.why.process import environment
 
 LAST_LINES = 12  # of a failed run
+OF_TORCHRUN = re.compile(r"[EW]\d{4} .*torch/distributed/elastic")
 
 
 class ScriptFailed(Exception):
@@ -61,8 +64,15 @@ def _run(start: Start, num_processes: int, script: Path, project: Path, folder: 
         ) from error
     found = len(list(folder.glob("rank*.json"))) if folder.is_dir() else 0
     if done.returncode or found < num_processes:
-        lines = "\n  ".join(done.stdout.strip().splitlines()[-LAST_LINES:])
+        lines = "\n  ".join(_of_script(done.stdout)[-LAST_LINES:])
         raise ScriptFailed(f"the script ended with status {done.returncode} on {num_processes} processes:\n  {lines}")
+
+
+def _of_script(output: str) -> list[str]:
+    """Return what the script has said: not what torchrun says of the processes that it ends."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    own = list(itertools.takewhile(lambda line: not OF_TORCHRUN.match(line), lines))
+    return own or lines
 
 
 def _kit() -> str:
