@@ -89,6 +89,9 @@ TESTED = {
         "tests/convert/test_notebooks.py::test_a_notebook_is_converted_and_stays",
     "retrofit convert stage1.py stage2.py --write":
         "tests/convert/test_several_conversions.py::test_scripts_that_are_named_together_share_what_they_change",
+    "retrofit why": "tests/test_why_command.py::test_a_rank_with_a_slow_forward_pass_is_named",
+    "retrofit why train.py -n 2 -- --data ./data":
+        "tests/test_why_command.py::test_a_rank_with_a_slow_forward_pass_is_named",
     "retrofit doctor": "tests/test_doctor.py::test_a_whole_examination_as_json",
     "python -m retrofit doctor": "tests/test_doctor.py::test_a_whole_examination_as_json",
     "python -m retrofit doctor --nproc 8 --workers 12":
