@@ -1,4 +1,4 @@
-"""The command line: `retrofit check | convert | rules | verify | doctor`."""
+"""The command line: `retrofit check | convert | rules | verify | why | doctor`."""
 
 from __future__ import annotations
 

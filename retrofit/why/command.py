@@ -7,11 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from retrofit.packages.installation import missing_packages
+
 DESCRIPTION = """\
 Run a training script on several processes and on one for some steps, and say where the time goes: the speed-up that was
 measured, what each part of a step takes and what of it is lost, the rank that the others wait for and the reason, and
 what each remedy would save. The script runs in a copy of its folder.
 """
+PACKAGES = ("torch",)
 DONE, CANNOT, USAGE = 0, 1, 2
 
 
@@ -35,9 +38,9 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Return 0 when the card was made, 1 when the script cannot be measured, 2 for wrong usage."""
-    wrong = _wrong_usage(args)
+    wrong = _wrong_usage(args) or missing_packages(PACKAGES, "verify")
     if wrong:
-        print(f"error: {wrong}", file=sys.stderr)
+        print(f"retrofit why: error: {wrong}", file=sys.stderr)
         return USAGE
     from retrofit.why.analysis.picture import TooFewSteps, picture_of
     from retrofit.why.report import card, lines_of
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
                 with recorded(start, 1) as single:
                     picture = picture_of(many, single)
     except (ScriptFailed, TooFewSteps) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"retrofit why: error: {error}", file=sys.stderr)
         return CANNOT
     print(*lines_of(picture), sep="\n")
     if args.json:

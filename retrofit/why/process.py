@@ -9,7 +9,6 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
 FOLDER, STEPS = "RETROFIT_WHY_FOLDER", "RETROFIT_WHY_STEPS"
 
@@ -29,7 +28,7 @@ def main() -> None:
         recording.write()
 
 
-def environment(folder: Path, steps: int) -> dict[str, Any]:
+def environment(folder: Path, steps: int) -> dict[str, str]:
     """Return the variables for a process that writes its marks to `folder` and ends after `steps` training steps."""
     return {FOLDER: str(folder), STEPS: str(steps)}
 

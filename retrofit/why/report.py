@@ -79,7 +79,7 @@ def _remedies(picture: Picture, remedies: Sequence[Remedy]) -> Iterator[str]:
 
 def _causes(picture: Picture, causes: Sequence[Cause]) -> Iterator[str]:
     if not causes:
-        yield "no cause stands out: the ranks are even, and nothing holds them up"
+        yield "no cause is found: the ranks are even, and nothing holds them up"
     for cause in causes:
         yield f"{cause.name:16}{cause.summary}"
         yield f"{'':16}{cause.evidence}"

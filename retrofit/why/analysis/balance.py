@@ -6,7 +6,7 @@ need together after the last one has come is communication.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -87,7 +87,7 @@ def late_rank(steps: Sequence[CommonStep]) -> LateRank | None:
     rank = max(world, key=lambda one: (net[one], sum(by_rank[one])))
     most = [max(world, key=lambda one: by_rank[one][place]) for place in range(len(steps))]
     names = {name for step in steps for one in step.ranks for name in one.phases}
-    excess = {name: _excess(steps, rank, lambda one, name=name: one.phases.get(name, 0.0)) for name in names}
+    excess = {name: _excess(steps, rank, _seconds_in(name)) for name in names}
     samples = [median(step.ranks[one].samples for step in steps) for one in world]
     return LateRank(
         rank,
@@ -99,9 +99,12 @@ def late_rank(steps: Sequence[CommonStep]) -> LateRank | None:
     )
 
 
-def _excess(steps: Sequence[CommonStep], rank: int, value: object) -> float:
+def _seconds_in(phase: str) -> Callable[[Step], float]:
+    return lambda step: step.phases.get(phase, 0.0)
+
+
+def _excess(steps: Sequence[CommonStep], rank: int, value: Callable[[Step], float]) -> float:
     """Return by how much a rank's value is above the median of the others', median of the steps."""
-    assert callable(value)
     return median(
         value(step.ranks[rank]) - median(value(one) for place, one in enumerate(step.ranks) if place != rank)
         for step in steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
@@ -69,6 +70,6 @@ def _scale(picture: Picture) -> float | None:
     return picture.samples / picture.world_size / alone if alone and picture.samples else None
 
 
-def _mean(values: object) -> float:
-    found = list(values)  # type: ignore[call-overload]
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
     return sum(found) / len(found) if found else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.evidence import Run
-from retrofit.verify.trace.events import RANDOM_STATE, FileSave, IterationStart
+from retrofit.verify.trace.events import RANDOM_STATE, FileSave, IterationStart, Place
 
 from .saved_files import saves
 
@@ -26,27 +26,24 @@ def _streams_of_ranks(many: Run, resumed: Run, done: int) -> Iterator[Finding]:
 
     Ranks that all take the state of rank 0 are not accused: that is a state, too.
     """
-    for streams, again in zip(_at_first_epoch(many, resumed), _at_first_epoch(resumed, resumed)):
-        for name in ("python", "torch", "numpy"):
-            same = [one.get(name) == other.get(name) for one, other in zip(streams, again)]
-            own = [rank for rank, other in enumerate(again) if not same[rank] and other.get(name) != again[0].get(name)]
-            if same[0] and own:
-                rank = own[0]
-                summary = f"the random state of {name} on rank {rank} was not restored: rank 0's alone was saved"
-                yield Finding(summary, "RF507", done)
-                return
-
-
-def _at_first_epoch(run: Run, resumed: Run) -> list[list[dict[str, str | None]]]:
-    """Return the hashes of each rank's streams, as the epoch begins with which the resumed run begins."""
     first = next((event for event in resumed.main.of(IterationStart) if event.grad_enabled), None)
     if first is None:
-        return []
-    found = [
-        next((event.streams for event in rank.of(IterationStart) if event.place == first.place), None)
-        for rank in run.ranks
-    ]
-    return [] if None in found else [[streams for streams in found if streams is not None]]
+        return
+    ours, theirs = _streams_at(many, first.place), _streams_at(resumed, first.place)
+    for name in ("python", "torch", "numpy"):
+        same = [one.get(name) == other.get(name) for one, other in zip(ours, theirs)]
+        of_rank_0 = [other.get(name) == theirs[0].get(name) for other in theirs]
+        left_out = [rank for rank in range(len(same)) if not (same[rank] or of_rank_0[rank])]
+        if left_out and same[0]:
+            summary = f"the random state of {name} on rank {left_out[0]} was not restored: rank 0's alone was saved"
+            yield Finding(summary, "RF507", done)
+            return
+
+
+def _streams_at(run: Run, place: Place) -> list[dict[str, str | None]]:
+    """Return the hashes of each rank's streams as a pass begins; none for all where a rank does not begin it."""
+    starts = [next((event for event in rank.of(IterationStart) if event.place == place), None) for rank in run.ranks]
+    return [] if None in starts else [start.streams for start in starts if start is not None]
 
 
 def random_state_note(many: Run, resumed: Run, done: int) -> str | None:

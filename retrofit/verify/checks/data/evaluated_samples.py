@@ -146,7 +146,7 @@ def _rest(many: Run, shares: dict[int, Iteration], absent: Counter[Any]) -> Coun
         passes = [one for one in evaluations(many.ranks[rank]) if one.begin.step == share.begin.step]
         own = [Counter(one.delivered) for one in passes if one is not share and not Counter(one.delivered) - absent]
         found.append(sum(own, Counter()))
-    return found[0] if absent and all(one == found[0] for one in found) else sum(found, Counter())
+    return found[0] if all(one == found[0] for one in found) else sum(found, Counter())
 
 
 def _judge(together: Counter[Any], expected: Counter[Any], whole: Iteration, world: int) -> Finding | None:

@@ -40,8 +40,7 @@ def _fault_of_results(runs: Runs, options: CheckOptions) -> Finding | None:
     if not_made(runs, "many", "reference") is not None:
         return None
     last_step = last_same_step(runs, tolerance_of(runs["many"], options))
-    is_same_to_the_end = last_step is not None and last_step >= runs["many"].num_steps
-    if not is_same_to_the_end:
+    if last_step is None or last_step < runs["many"].num_steps:
         return None
     return table_fault(runs["many"], runs["reference"]) or tensor_fault(runs["many"], runs["reference"])
 

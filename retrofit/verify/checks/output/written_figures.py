@@ -28,8 +28,7 @@ def figures_in_files(run: Run) -> dict[str, list[Value]]:
 
 def training_figures_in_files(run: Run) -> dict[str, list[Value]]:
     """Return the figures of the training in the files that rank 0 has written, where there is one for each epoch."""
-    passes = [epoch for epoch in run.main.epochs if epoch.end is not None]
-    ends = [epoch.end.step for epoch in passes if epoch.end is not None]
+    ends = [epoch.end.step for epoch in run.main.epochs if epoch.end is not None]
     return _in_files(run, ends, _is_of_training, may_be_last=False) if len(ends) >= FEWEST_EPOCHS else {}
 
 

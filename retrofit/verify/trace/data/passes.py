@@ -30,10 +30,9 @@ from retrofit.verify.trace.recorder import own_errors_recorded
 from .datasets import base_dataset, follows_epoch, length_of, members, sample_name, sampler_names
 from .double import in_float64
 from .lengths import length_or_none
-from .sources import Pool, drawn_ahead, noting_items
+from .sources import drawn_ahead, trace_stream
 from .workers.fork import in_a_fork
 from .workers.start import worker_streams
-from .workers.stream import StreamWorkers
 
 if TYPE_CHECKING:
     from .loaders import LoaderTrace
@@ -284,7 +283,7 @@ class TracedIterator:
     def _trace_items(self, replayed: list[list[Any]] | None) -> None:
         fetcher = self._batches._dataset_fetcher
         if not self.is_map:
-            self._trace_stream(replayed)
+            trace_stream(self, replayed)
             return
         fetch, by_name = fetcher.fetch, replayed is not None
         dataset = base_dataset(self.dataset) if by_name else self.dataset
@@ -299,20 +298,6 @@ class TracedIterator:
             return self._collated(fetcher.collate_fn, items)
 
         fetcher.fetch = fetch_items
-
-    def _trace_stream(self, replayed: list[list[Any]] | None) -> None:
-        batches, asked = self._batches, self.trace.workers_of(self.dataset)
-        workers = StreamWorkers(self.loader, asked, batches._base_seed) if asked.number else None
-        fetcher = batches._dataset_fetcher
-        if replayed is not None:
-            items = workers.items() if workers else fetcher.dataset_iter
-            fetcher.dataset_iter = noting_items(Pool(items, replayed), self)
-            batches._sampler_iter = iter(replayed)
-            return
-        for source in workers.fetchers() if workers else [fetcher]:
-            source.dataset_iter = noting_items(source.dataset_iter, self)
-        if workers:
-            batches._dataset_fetcher = workers
 
     def _collated(self, collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
         """Return the batch that a function makes of samples; what it draws depends on the batch."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from retrofit.verify.trace.computation.fingerprint import content_hash
 
+from .workers.stream import StreamWorkers
+
 if TYPE_CHECKING:
     from .passes import TracedIterator
 
@@ -46,7 +48,23 @@ class Pool:
         return self._waiting[name]
 
 
-def noting_items(items: Iterator[Any], iteration: TracedIterator) -> Iterator[Any]:
+def trace_stream(iteration: TracedIterator, replayed: list[list[Any]] | None) -> None:
+    """Note the samples of a pass over a stream, and hand out those to be replayed, if any."""
+    batches, asked = iteration._batches, iteration.trace.workers_of(iteration.dataset)
+    workers = StreamWorkers(iteration.loader, asked, batches._base_seed) if asked.number else None
+    fetcher = batches._dataset_fetcher
+    if replayed is not None:
+        items = workers.items() if workers else fetcher.dataset_iter
+        fetcher.dataset_iter = _noting_items(Pool(items, replayed), iteration)
+        batches._sampler_iter = iter(replayed)
+        return
+    for source in workers.fetchers() if workers else [fetcher]:
+        source.dataset_iter = _noting_items(source.dataset_iter, iteration)
+    if workers:
+        batches._dataset_fetcher = workers
+
+
+def _noting_items(items: Iterator[Any], iteration: TracedIterator) -> Iterator[Any]:
     for item in items:
         iteration._samples.append(content_hash(item))
         yield item
