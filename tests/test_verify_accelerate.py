@@ -15,6 +15,7 @@ BUILT = "Accelerator(cpu=True)"
 SEEDABLE = (BUILT, "Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))")
 SET_EPOCH = ("    for batch in train_loader:\n", "    train_loader.set_epoch(epoch)\n    for batch in train_loader:\n")
 LOADED = "    accelerator.load_state(args.resume)\n"
+SAVED = '    accelerator.save_state(os.path.join("out", f"epoch_{epoch}"))\n'
 # What differs when the training is resumed, though all that Accelerate restores is asked for.
 RESUMES = {
     "weights changed": ((LOADED, f"{LOADED}    accelerator.unwrap_model(model)[0].weight.data.mul_(1.01)\n"),),
@@ -111,6 +112,12 @@ def test_an_order_that_accelerate_does_not_restore_is_a_note(tmp_path: Path, see
     assert verdicts["resume"]["status"] == "PASS"
     note = verdicts["resume"]["note"] or ""
     assert note.startswith("Accelerate does not save the generator of a shuffled loader") is not seedable
+
+
+def test_a_rank_that_saves_its_random_state_late_is_waited_for(tmp_path: Path) -> None:
+    late = (SAVED, f"    __import__('time').sleep(accelerator.process_index)\n{SAVED}")
+    status, report, _ = verified(tmp_path, SEEDABLE, SET_EPOCH, late)
+    assert (status, report["status"]) == (0, "PASS"), report["conclusion"]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n[0] != "s")) for n in RESUMES])

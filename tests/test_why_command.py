@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """\
 import argparse
 import os
@@ -67,7 +69,8 @@ for epoch in range(4):
 
 def why(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "retrofit", "why", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
 from retrofit.verify.trace.filesystem.files import install_files
 from retrofit.verify.trace.filesystem.reads import install_reads
-from retrofit.verify.trace.filesystem.snapshot import snapshot
+from retrofit.verify.trace.filesystem.snapshot import snapshot_of_ranks
 from retrofit.verify.trace.output.decisions import record_decisions, record_plateau
 from retrofit.verify.trace.output.lines import COLOUR, install_output
 from retrofit.verify.trace.output.watched_lines import watch_lines
@@ -135,10 +135,10 @@ def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, S
         rows.on_backward()
 
     def on_second_epoch() -> None:
-        is_first = not os.path.exists(settings.snapshot)  # a script may train several models: the folds of a set
-        if settings.rank == 0 and settings.snapshot and is_first:
+        if settings.snapshot:
             with own_errors_recorded():
-                snapshot(Path(settings.project), Path(settings.snapshot))
+                folders = Path(settings.project), Path(settings.snapshot)
+                snapshot_of_ranks(*folders, settings.rank, settings.world_size)
 
     loaders = LoaderTrace(recorder, settings, streams, on_batch, on_second_epoch, models.is_evaluating)
     loaders.on_collate = rows.hold

@@ -53,7 +53,7 @@ class TraceSettings:
     averaged_in: str = ""  # the narrower type in which ranks average gradients: these are rounded so, too
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on
     reorder: bool = False  # with the samples of each joined batch in another order
-    snapshot: str = ""  # rank 0 copies the project to it when the second training epoch begins
+    snapshot: str = ""  # rank 0 copies the project to it when all begin their second training epoch
     epochs_done: int = 0  # training epochs, and
     batches_done: int = 0  # batches with a step before this process: a resumed run continues after them
     stop_before_first_step: bool = False

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from .own_work import own_work
+
+LONGEST_WAIT_S = 20.0  # for a rank that may never come
+
+
+def snapshot_of_ranks(source: Path, target: Path, rank: int, world_size: int) -> None:
+    """Copy `source` to `target` on rank 0, as all ranks have left it: each calls this. Only the first copy is made."""
+    with own_work():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _arrival(target, rank).touch()
+    if rank or target.exists():
+        return
+    end = time.monotonic() + LONGEST_WAIT_S
+    while time.monotonic() < end and not all(_arrival(target, other).exists() for other in range(world_size)):
+        time.sleep(0.005)
+    snapshot(source, target)
+
+
+def _arrival(target: Path, rank: int) -> Path:
+    return target.with_name(f"{target.name}.rank{rank}")
 
 
 def snapshot(source: Path, target: Path) -> None:
