@@ -153,6 +153,21 @@ FINITE = """\
         if valid != world:
             continue
 """
+INTERLEAVED = """\
+def interleaved(x, size):
+    return x.reshape(size, -1, *x.shape[1:]).transpose(0, 1).reshape(-1, *x.shape[1:])
+
+
+"""
+MIXED = """\
+def mixed(x, share=0.3):
+    mine = x.clone()
+    for i in range(len(x)):
+        x[i] = (1 - share) * x[i] + share * mine[-1 - i]
+    return x
+
+
+"""
 STEP = "        optimizer.zero_grad()\n"
 SCRIPTS = {
     "progress lines within an evaluation": HEAD + LOOP + PROGRESS,
@@ -174,6 +189,10 @@ SCRIPTS = {
     .replace("    sampler.set_epoch(epoch)\n", "    if world > 1:\n        sampler.set_epoch(epoch)\n")
     .replace("randn(48, 4", "randn(60, 4"),
     "the rest of an evaluation on every rank": HEAD + "seen = Subset(data, range(45))\n" + LOOP + REST,
+    "parts of a batch that are interleaved": (HEAD + INTERLEAVED + LOOP)
+    .replace("Linear(4, 1)", "Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(4, 1))")
+    .replace("model(a)", "model(interleaved(a, 2))")
+    .replace(", b)", ", interleaved(b, 2))"),
     "a vote of all ranks": HEAD + LOOP.replace(STEP, FINITE + STEP),
 }
 
@@ -183,3 +202,12 @@ def test_an_idiom_that_is_right_is_not_accused(tmp_path: Path, name: str) -> Non
     (tmp_path / "train.py").write_text(SCRIPTS[name])
     status, report = judge(tmp_path, ["--batch-flag", "batch"], ["--batch", "8"])
     assert (status, report["status"]) == (0, "PASS"), report["conclusion"]
+
+
+def test_samples_that_are_mixed_one_by_one_are_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        HEAD + MIXED + LOOP.replace("for a, b in loader:", "for a, b in loader:\n        a = mixed(a)")
+    )
+    status, report = judge(tmp_path, ["--batch-flag", "batch"], ["--batch", "8"])
+    assert (status, report["status"]) == (3, "INCOMPLETE"), report["conclusion"]
+    assert "mixed with each other one by one (train.py:" in report["conclusion"]

@@ -23,6 +23,12 @@ READS = {
     "columns of a slice": (lambda x: x[1:3, 1:] + 1, [11, 12]),
     "transposed": (lambda x: x.t() + 1, SEEDS),
     "another view": (lambda x: x.view(3, 2, 4) + 1, SEEDS),
+    "interleaved": (lambda x: x.view(3, 2, 4).transpose(0, 1).reshape(6, 4) + 1, [10, 12, 14, 11, 13, 15]),
+    "interleaved and back": (
+        lambda x: x.view(3, 2, 4).transpose(0, 1).reshape(6, 4).view(2, 3, 4).transpose(0, 1).reshape(6, 4) + 1,
+        SEEDS,
+    ),
+    "repeated": (lambda x: x.unsqueeze(1).expand(6, 3, 4) + 1, SEEDS),
     "one column": (lambda x: x[:, 2] + 1, SEEDS),
     "index": (lambda x: x[torch.tensor([4, 0])] + 1, [14, 10]),
     "mask": (lambda x: x[torch.tensor([True, False] * 3)] + 1, [10, 12, 14]),

@@ -102,6 +102,18 @@ class ForwardEvidence:
         self._record(event)
 
 
+def mixed_rows(record: Record) -> Callable[[str], None]:
+    """Return what to call with an operator that mixes rows one by one: the first is recorded."""
+    recorded: list[str] = []
+
+    def note(name: str) -> None:
+        if not recorded:
+            recorded.append(name)
+            record(PairedRows(name, 1, place_in_script(), is_by_part=False))
+
+    return note
+
+
 def _is_weight(tensor: torch.Tensor) -> bool:
     """Return whether the tensor is a parameter, a view of one, or computed from parameters alone (normalised, cast).
 

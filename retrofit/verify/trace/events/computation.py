@@ -146,6 +146,7 @@ class PairedRows(Event):
     op: str  # "randperm"
     rows: int  # samples in the batch
     where: str  # "train.py:12 in f"
+    is_by_part: bool = True  # one process pairs within the part of each rank, too
 
 
 @dataclass(frozen=True)

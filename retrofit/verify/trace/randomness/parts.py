@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,25 +19,45 @@ class Held(NamedTuple):
     stride: int  # from one row to the next; 0 where the rows are not the entries of the first dimension
 
     def rows_in(self, tensor: torch.Tensor) -> list[int]:
-        """Return the seeds of the rows in a view of this memory: `x[2:4]` has two. All, where that cannot be told."""
+        """Return the seeds of the rows in a view of this memory: `x[2:4]` has two. All, where that cannot be told.
+
+        Rows may be the entries of several leading dimensions, in any order of these: so are those of
+        `x.reshape(4, -1, 8).transpose(0, 1)`.
+        """
         start, inner = divmod(int(tensor.storage_offset()) - self.offset, self.stride) if self.stride else (-1, 0)
         if not 0 <= start < len(self.seeds):
             return self.seeds
         sizes = list(zip(tensor.shape, tensor.stride()))
-        if len(sizes) == 0 or inner + _extent(sizes) <= self.stride:
-            return self.seeds[start : start + 1]
-        step, rest = divmod(sizes[0][1], self.stride)
-        if rest or step < 1 or inner + _extent(sizes[1:]) > self.stride:
+        leading = next(sizes[:n] for n in range(len(sizes) + 1) if inner + _extent(sizes[n:]) <= self.stride)
+        num_rows = math.prod(size for size, _ in leading)
+        if num_rows > len(self.seeds) or any(stride % self.stride for _, stride in leading):
             return self.seeds
-        part = self.seeds[start::step][: sizes[0][0]]
-        return part if len(part) == sizes[0][0] else self.seeds
+        places = _places(start, [(size, stride // self.stride) for size, stride in leading])
+        is_part = len(set(places)) == len(places) and max(places, default=0) < len(self.seeds)
+        return [self.seeds[place] for place in places] if is_part else self.seeds
 
 
 def held_by(tensor: torch.Tensor, seeds: list[int]) -> Held:
     """Return what is known of the memory of a tensor with these rows."""
-    is_by_rows = tensor.dim() > 0 and tensor.shape[0] == len(seeds)
-    stride = tensor.stride(0) if is_by_rows else 0
-    return Held(StorageWeakRef(tensor.untyped_storage()), seeds, int(tensor.storage_offset()), stride)
+    storage = StorageWeakRef(tensor.untyped_storage())
+    return Held(storage, seeds, int(tensor.storage_offset()), _stride_of_rows(tensor, len(seeds)))
+
+
+def _stride_of_rows(tensor: torch.Tensor, num_rows: int) -> int:
+    """Return the stride from one row to the next; 0 where rows are not the entries of leading dimensions."""
+    if tensor.dim() and tensor.shape[0] == num_rows:
+        return tensor.stride(0)
+    shape = tuple(tensor.shape) if tensor.is_contiguous() else ()
+    last = next((n for n in range(len(shape)) if math.prod(shape[: n + 1]) == num_rows > 1), None)
+    return 0 if last is None else tensor.stride(last)
+
+
+def _places(start: int, sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the places of rows that are the entries of dimensions with these sizes and steps, in their order."""
+    places = [start]
+    for size, step in sizes:
+        places = [place + number * step for place in places for number in range(size)]
+    return places
 
 
 def picked(name: str, args: tuple, seeds: list[int]) -> list[int]:

@@ -76,6 +76,7 @@ class BatchRows:
 
     def __init__(self) -> None:
         self.is_loading: Callable[[], bool] = bool  # a sample is being made: no batch is in hand meanwhile
+        self.on_mixed: Callable[[str], None] = lambda name: None  # an operator mixes rows of data, one by one
         self._current: list[int] = []
         self._queue: deque[list[int]] = deque()
         self._batch_of: dict[int, Held] = {}  # by storage
@@ -202,6 +203,8 @@ class BatchRows:
             else:
                 result, own = run(args, kwargs), picked(name, args, seeds)
             if not self._in_forward:
+                if self._mixes(func, args):
+                    self.on_mixed(name)
                 for tensor in _tensors_in(result):
                     self._note(tensor, own, is_filled=name == "copy_")
             return result
@@ -214,6 +217,13 @@ class BatchRows:
         if name == "cat" and len(known) == len(args[0]):
             return joined(known, args[1] if len(args) > 1 else 0) or known[0][1]
         return known[0][1] if known else None
+
+    def _mixes(self, func: Any, args: tuple) -> bool:
+        """Return whether an operator reads different rows of the data, as many of each: `x[3] * 0.9 + x[5] * 0.1`."""
+        if torch.Tag.pointwise not in func.tags or not torch.is_grad_enabled():
+            return False
+        known = [set(rows) for tensor, rows in self._known(args) if not tensor.requires_grad]
+        return len(known) > 1 and len(known[0]) == len(known[1]) and known[0].isdisjoint(known[1])
 
     def _known(self, args: tuple) -> Iterator[tuple[torch.Tensor, list[int]]]:
         for argument in args:

@@ -23,6 +23,7 @@ from retrofit.verify.trace.events import (
     BatchSelection,
     Fingerprint,
     OptimizerFound,
+    PairedRows,
     SimilarityProduct,
     UncontrolledDraw,
     ValidCount,
@@ -222,6 +223,12 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
         return Finding(
             f"the loss compares the samples of a batch ({name}), and each rank has its share of them", "RF303"
         )
+    mixed = [event for event in many.main.of(PairedRows) if not event.is_by_part]
+    if mixed and not uneven:
+        message = (
+            f"the samples of a batch are mixed with each other one by one ({mixed[0].where}): a rank mixes its own,"
+        )
+        return Finding(f"{message} as with a smaller batch", undecided=True)
     places = coupled() if (differs or uneven) and not _uncontrolled(runs) else []
     if places:
         message = f"the loss couples the samples of a batch ({first_few(places)}), and each rank has its share of them"
