@@ -1,6 +1,7 @@
 """Run `retrofit verify` on a folder of seeded bugs and sound scripts, and print what it says of each.
 
-  python benchmarks/blind_bugs.py FOLDER [--part sound bases bugs] [--only NAME ...] [--keep DIR] [--time-limit S]
+  python benchmarks/blind_bugs.py FOLDER [--part sound bases bugs] [--only NAME ...] [--turns N] [--keep DIR]
+      [--time-limit S]
 
 FOLDER holds base/NAME/train.py, bugs/NAME/train.py with bugs/manifest.json (for each bug: name, base, flag, extra, args
 and the codes that a right diagnosis may name) and sound/NAME/train.py with sound/arguments.json (name: folder, args).
@@ -38,10 +39,10 @@ class Case:
 def main() -> int:
     args = parse_arguments()
     cases = [case for case in cases_of(args.folder) if case.part in args.part]
+    if args.only:
+        cases = [case for case in cases if any(name in case.name for name in args.only)]
     rows = []
-    for case in cases:
-        if args.only and not any(name in case.name for name in args.only):
-            continue
+    for case in cases * args.turns:
         rows.append(row_of(case, *judged(case, args)))
         print(" | ".join(rows[-1]), flush=True)
     print(total(rows))
@@ -53,6 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="the seeded bugs and sound scripts")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="cases with one of these in their name")
+    parser.add_argument("--turns", type=int, default=1, metavar="N", help="how often each is run (default: 1)")
     parser.add_argument("--keep", type=Path, help="a folder for the reports, CASE.json and CASE.err (default: none)")
     parser.add_argument("--time-limit", type=float, default=150.0, help="seconds for each run (default: 150)")
     return parser.parse_args()

@@ -99,6 +99,8 @@ def test_a_training_without_recorded_samples_is_not_called_the_same(tmp_path: Pa
         (["--batch", "8", "--lr", "8"], "batch", ["--batch", "2", "--lr", "8"]),
         (["--batch=8"], "--batch", ["--batch=2"]),
         (["-b", "4", "b"], "b", ["-b", "1", "b"]),
+        (["train.batch=8", "+lr=8"], "train.batch", ["train.batch=2", "+lr=8"]),
+        (["+batch=8"], "batch", ["+batch=2"]),
     ],
 )
 def test_the_batch_flag_is_divided(arguments: list[str], flag: str, divided: list[str]) -> None:

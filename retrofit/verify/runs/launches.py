@@ -170,11 +170,15 @@ def _first_gpus(number: int) -> str:
 
 
 def divide_flag(arguments: Sequence[str], flag: str, divisor: int) -> list[str]:
-    """Return `arguments` with the whole number after `flag` divided. Raises ValueError if it is not there or odd."""
+    """Return `arguments` with the whole number after `flag` divided. Raises ValueError if it is not there or odd.
+
+    A flag is `--batch 64`, `--batch=64`, or an override of Hydra: `train.batch=64`.
+    """
     result, found = list(arguments), False
     for position, argument in enumerate(result):
         name, equals, value = argument.partition("=")
-        if not name.startswith("-") or name.lstrip("-") != flag.lstrip("-"):
+        is_flag = name.startswith("-") and name.lstrip("-") == flag.lstrip("-")
+        if not is_flag and not (equals and name.lstrip("+") == flag):
             continue
         found = True
         value = value if equals else (result[position + 1] if position + 1 < len(result) else "")
@@ -183,7 +187,7 @@ def divide_flag(arguments: Sequence[str], flag: str, divisor: int) -> list[str]:
                 f"{name} {value or '(nothing)'} cannot be shared by {divisor} processes; use a multiple of {divisor}"
             )
         divided = str(int(value) // divisor)
-        result[position if equals else position + 1] = f"{flag}={divided}" if equals else divided
+        result[position if equals else position + 1] = f"{name}={divided}" if equals else divided
     if not found:
         raise ValueError(
             f"--batch-flag {flag}: no such flag among the script's arguments; add it after --, with its value"
