@@ -8,10 +8,10 @@ generated from `retrofit/distributed`; in the kit's repository `python -m retrof
 yourself is not overwritten without --force. The names are those of the library: with the kit installed,
 `import retrofit.distributed as rd` does the same as `import multigpu as rd`.
 
-In this order: environment, options, collective calls, deadlock, watchdog, process group, collectives, random state,
-shown figures, output, devices, batch, sharding, wrapped, streams, batches in turn, loaders, draws, learning rate,
-evaluation, loss, unwrap, bit hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry points,
-wrapper, model, launcher.
+In this order: environment, options, collective calls, deadlock, watchdog, process group, measure, collectives, random
+state, shown figures, output, devices, batch, sharding, wrapped, streams, batches in turn, loaders, draws, learning
+rate, evaluation, loss, unwrap, bit hash, gradients, sync batchnorm, forward guard, consistency, data parallel, entry
+points, wrapper, model, launcher.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import copy
 import copyreg
 import functools
 import hashlib
+import importlib
 import inspect
 import io
 import json
@@ -206,7 +207,10 @@ BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each i
 CONSISTENCY = RuntimeFlag(  # as BATCHNORM a variable, without a flag
     "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
 )
-OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)
+OTHER_TWINS = (
+    *("RETROFIT_STRATEGY", "RETROFIT_WHY", "RETROFIT_WHY_FOLDER"),
+    *(BATCHNORM.environment_twin, CONSISTENCY.environment_twin),
+)
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 
@@ -970,6 +974,23 @@ def _join(place: DistributedEnvironment, backend: str, init_method: str, timeout
             f"{timeout.total_seconds():.0f} s: {str(error).splitlines()[0]}; check that MASTER_ADDR and MASTER_PORT "
             "are the same on every node and that all processes were started"
         ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `RETROFIT_WHY=1`: the measurement of `retrofit why` in this training, where the kit is installed.
+
+
+def measure_if_asked() -> None:
+    """Switch on what says where the time of a step goes; it writes to `why/`. Raises ImportError without the kit."""
+    if os.environ.get("RETROFIT_WHY", "0") in ("", "0"):
+        return
+    try:
+        importlib.import_module("retrofit.why.live").begin()
+    except ImportError as error:
+        raise ImportError("RETROFIT_WHY=1 needs torch-retrofit in this Python: install it, or unset it") from error
+
+
+before_joining.append(measure_if_asked)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -4978,4 +4999,4 @@ if __name__ == "__main__":
     if sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])):
         del sys.path[0]  # this folder, where a module may hide one of the library
     sys.exit(launch(sys.argv[1:]))
-# Unchanged while the text above has the SHA-256 89daf2d5bad494607028b066b70e7398c0f0e4c916ecff6186183e2b8d8bea71
+# Unchanged while the text above has the SHA-256 a391d2c202ae6a159d97c562da95a514e555765b863ee784f91a89b1eaa19c19

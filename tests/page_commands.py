@@ -90,6 +90,11 @@ TESTED = {
     "retrofit convert stage1.py stage2.py --write":
         "tests/convert/test_several_conversions.py::test_scripts_that_are_named_together_share_what_they_change",
     "retrofit why": "tests/test_why_command.py::test_a_rank_with_a_slow_forward_pass_is_named",
+    "RETROFIT_WHY=1 bash train_torchrun.sh":
+        "tests/test_why_live.py::test_a_converted_training_writes_a_card_a_page_and_curves",
+    "torchrun --nproc_per_node=2 -m retrofit.why train.py --data ./data": (
+        "tests/test_why_live.py::test_a_script_without_the_runtime_is_started_by_the_module"
+    ),
     "retrofit why train.py -n 2 -- --data ./data":
         "tests/test_why_command.py::test_a_rank_with_a_slow_forward_pass_is_named",
     "retrofit doctor": "tests/test_doctor.py::test_a_whole_examination_as_json",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from retrofit.why.analysis.causes import causes_of
 from retrofit.why.analysis.picture import Picture, TooFewSteps, picture_of
@@ -13,7 +15,8 @@ from retrofit.why.analysis.remedies import remedies_for
 from retrofit.why.analysis.steps import ALL_REDUCE, steps_of
 from retrofit.why.analysis.waterfall import COMMUNICATION, LATENESS, REST, waterfall
 from retrofit.why.marks import BEGIN, END, MOMENT, Mark
-from retrofit.why.report import card, lines_of
+from retrofit.why.report import card, scalars
+from retrofit.why.terminal import print_card
 
 STEPS = 20
 USUAL = {"data": 1.0, "forward": 4.0, "backward": 8.0, "optimizer": 1.0, "print": 0.0, "save": 0.0, "all-reduce": 2.0}
@@ -66,6 +69,13 @@ def run_of(folder: Path, *of_ranks: dict[str, float], buckets: int = 1, size: fl
         text = json.dumps({**known, **(facts or {}), "marks": clock.marks})
         (folder / f"rank{rank}.json").write_text(text)
     return folder
+
+
+def printed(found: Picture) -> str:
+    """Return the card in the terminal."""
+    stream = io.StringIO()
+    print_card(found, Console(file=stream, width=200))
+    return stream.getvalue()
 
 
 def picture(folder: Path, *of_ranks: dict[str, float], alone: dict[str, float] | None = None, **options) -> Picture:
@@ -137,7 +147,7 @@ def test_what_holds_all_ranks_up_is_named(tmp_path: Path, name: str) -> None:
 def test_nothing_is_named_where_the_ranks_are_even(tmp_path: Path) -> None:
     found = picture(tmp_path, {}, {}, alone={})
     assert causes_of(found) == []
-    assert "no cause is found" in "\n".join(lines_of(found))
+    assert "no cause is found" in printed(found)
 
 
 def test_the_parts_are_the_whole_step_and_what_is_lost(tmp_path: Path) -> None:
@@ -178,3 +188,18 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
         path.write_text(json.dumps({**content, "marks": content["marks"][:40]}))
     with pytest.raises(TooFewSteps, match="are needed"):
         picture_of(tmp_path / "many", None)
+
+
+def test_marks_of_another_machine_are_moved_onto_one_clock(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "many", {}, {"forward": 24.0})
+    path = folder / "rank1.json"
+    content = json.loads(path.read_text())
+    content["host"] = "b"
+    content["marks"] = [
+        [kind, name, seconds + 500.0, cpu, value] for kind, name, seconds, cpu, value in content["marks"]
+    ]
+    path.write_text(json.dumps(content))
+    found = picture_of(folder, None)
+    (cause,) = (cause for cause in causes_of(found) if cause.name == "late-rank")
+    assert cause.rank == 1 and cause.seconds == pytest.approx(20e-3)
+    assert scalars(found)["why/late_ranks_ms"] == pytest.approx(10.0)

@@ -35,7 +35,8 @@ COMMENT: Any = {"initial_indent": "# ", "subsequent_indent": "# "}
 # A module follows those that it imports.
 MODULES = (
     "process/environment", "process/options", "failure/collective_calls", "failure/deadlock", "failure/watchdog",
-    "process/process_group", "collectives", "data/random_state", "failure/shown_figures", "output", "process/devices",
+    "process/process_group", "process/measure", "collectives", "data/random_state", "failure/shown_figures", "output",
+    "process/devices",
     "data/batch", "data/sharding", "data/wrapped", "data/streams", "data/batches_in_turn", "data/loaders", "data/draws",
     "learning_rate", "evaluation", "loss", "ddp/unwrap", "ddp/bit_hash", "ddp/gradients", "ddp/sync_batchnorm",
     "ddp/forward_guard",

@@ -29,6 +29,7 @@ from .learning_rate import scaled_lr
 from .output import path_on_main, print_main
 from .process import devices as devices
 from .process import environment as environment
+from .process import measure as measure
 from .process import options as options
 from .process import process_group as process_group
 from .process.options import add_runtime_flags

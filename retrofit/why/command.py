@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ Run a training script on several processes and on one for some steps, and say wh
 measured, what each part of a step takes and what of it is lost, the rank that the others wait for and the reason, and
 what each remedy would save. The script runs in a copy of its folder.
 """
-PACKAGES = ("torch",)
+PACKAGES = ("torch", "rich", "matplotlib")
 DONE, CANNOT, USAGE = 0, 1, 2
 
 
@@ -31,6 +32,9 @@ def add_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-single", action="store_true", help="do not run one process: no speed-up, nothing lost")
     parser.add_argument("--project", type=Path, metavar="DIR", help="the folder to copy (default: the script's)")
+    parser.add_argument(
+        "--html", default="why.html", metavar="FILE", help="the page with the step; '' = none (default: why.html)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the card for programs, times in seconds")
     parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="seconds per run (default: 600)")
     return parser
@@ -42,9 +46,12 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         print(f"retrofit why: error: {wrong}", file=sys.stderr)
         return USAGE
+    from retrofit.verify.report.build import made_from
     from retrofit.why.analysis.picture import TooFewSteps, picture_of
-    from retrofit.why.report import card, lines_of
+    from retrofit.why.page import write_card
+    from retrofit.why.report import card
     from retrofit.why.run import ScriptFailed, Start, recorded
+    from retrofit.why.terminal import print_card
 
     script = args.script.resolve()
     project = (args.project or args.script.parent).resolve()
@@ -61,9 +68,17 @@ def run(args: argparse.Namespace) -> int:
     except (ScriptFailed, TooFewSteps) as error:
         print(f"retrofit why: error: {error}", file=sys.stderr)
         return CANNOT
-    print(*lines_of(picture), sep="\n")
-    if args.json:
-        args.json.write_text(json.dumps(card(picture), indent=1) + "\n", encoding="utf-8")
+    print_card(picture)
+    try:
+        if args.json:
+            args.json.write_text(json.dumps(card(picture), indent=1) + "\n", encoding="utf-8")
+        if args.html:
+            command = shlex.join([args.script.name, *args.arguments])
+            write_card(Path(args.html), picture, {"Script": command, **made_from(project)})
+            print(f"the step of all ranks as it went: {args.html}")
+    except OSError as error:
+        print(f"retrofit why: error: {error}", file=sys.stderr)
+        return CANNOT
     return DONE
 
 

@@ -34,15 +34,17 @@ class Marks:
     def __init__(self) -> None:
         self._thread = threading.main_thread().ident
         self.found: list[Mark] = []
+        self.is_on = True  # else nothing is noted
 
     def add(self, kind: str, name: str, value: float = 0.0) -> None:
         """Note a moment of the main thread; other threads note nothing."""
-        if threading.get_ident() == self._thread:
+        if self.is_on and threading.get_ident() == self._thread:
             self.found.append(Mark(kind, name, time.perf_counter(), time.thread_time(), value))
 
     def add_of_any_thread(self, name: str, value: float = 0.0) -> None:
         """Note a moment that another thread tells, such as the end of a bucket's all-reduce."""
-        self.found.append(Mark(MOMENT, name, time.perf_counter(), 0.0, value))
+        if self.is_on:
+            self.found.append(Mark(MOMENT, name, time.perf_counter(), 0.0, value))
 
     @contextmanager
     def during(self, name: str, value: float = 0.0) -> Iterator[None]:
@@ -55,6 +57,7 @@ class Marks:
 
     def write(self, path: Path, facts: dict[str, Any]) -> None:
         """Write the marks, and `facts` about the process, as JSON; a reader finds the whole file or none."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps({**facts, "marks": self.found}), encoding="utf-8")
         os.replace(unfinished, path)

@@ -20,17 +20,37 @@ def main() -> None:
     sys.path[0] = str(Path(script).resolve().parent)
     from retrofit.why.recording import Recording
 
-    recording = Recording(Path(os.environ[FOLDER]), int(os.environ[STEPS]))
-    recording.begin()
+    recording, folder = Recording(), Path(os.environ[FOLDER])
+    left = int(os.environ[STEPS])
+
+    def on_step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            recording.write(folder)
+            _end()
+
+    recording.begin(on_step)
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        recording.write()
+        recording.write(folder)
 
 
 def environment(folder: Path, steps: int) -> dict[str, str]:
     """Return the variables for a process that writes its marks to `folder` and ends after `steps` training steps."""
     return {FOLDER: str(folder), STEPS: str(steps)}
+
+
+def _end() -> None:
+    """End the process: all ranks come here after the same step."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()  # no rank leaves while another one still receives
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""The recording of one process: its instruments, what is known about it, and its end after enough steps."""
+"""The recording of one process: its instruments, and what is known about it."""
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from retrofit.why.instruments.buckets import watch_buckets
 from retrofit.why.instruments.collectives import watch_collectives
@@ -24,58 +23,41 @@ SCHEDSTAT = "/proc/thread-self/schedstat"  # ns on a core, ns in the queue of a 
 
 
 class Recording:
-    """Marks what a process does until it has made `steps` optimizer steps; 0: until the script ends."""
+    """The marks of this process from `begin` on, and the file that they are written to."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self.folder, self.steps = folder, steps
+    def __init__(self) -> None:
         self.marks = Marks()
         self.facts: dict[str, Any] = {}
-        self._made = 0
+        self.rank = int(os.environ.get("RANK", 0))
         self._queue = _open_queue()
-        self._is_written = False
 
-    def begin(self) -> None:
-        """Switch the instruments on. Call it before the script is run."""
+    def begin(self, on_step: Callable[[], None]) -> None:
+        """Switch the instruments on, before models and loaders are made; `on_step` is called after optimizer steps."""
+
+        def stepped() -> None:
+            if self._queue is not None and self.marks.is_on:
+                waited = int(os.pread(self._queue, 100, 0).split()[1]) / 1e9
+                self.marks.add(MOMENT, QUEUE, waited)
+            on_step()
+
         self.facts["started"] = time.perf_counter()
         watch_loaders(self.marks, self.facts)
-        watch_training(self.marks, self._on_step)
+        watch_training(self.marks, stepped)
         watch_buckets(self.marks, self.facts)
         watch_collectives(self.marks)
         watch_stalls(self.marks)
 
-    def write(self) -> None:
-        """Write the marks of this rank, once."""
-        if self._is_written:
-            return
-        self._is_written = True
-        rank = int(os.environ.get("RANK", 0))
+    def write(self, folder: Path) -> None:
+        """Write the marks of this rank to `folder`, which is made."""
         self.facts.update(
-            rank=rank,
+            rank=self.rank,
             world_size=int(os.environ.get("WORLD_SIZE", 1)),
             host=socket.gethostname(),
             num_threads=torch.get_num_threads(),
             num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             is_cuda=torch.cuda.is_available(),
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.marks.write(self.folder / f"rank{rank}.json", self.facts)
-
-    def _on_step(self) -> None:
-        self._made += 1
-        if self._queue is not None:
-            waited = int(os.pread(self._queue, 100, 0).split()[1]) / 1e9
-            self.marks.add(MOMENT, QUEUE, waited)
-        if self.steps and self._made >= self.steps:
-            self._end()
-
-    def _end(self) -> None:
-        """End the process: all ranks come here after the same step."""
-        self.write()
-        if dist.is_available() and dist.is_initialized():
-            dist.barrier()  # no rank leaves while another one still receives
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        self.marks.write(folder / f"rank{self.rank}.json", self.facts)
 
 
 def _open_queue() -> int | None:

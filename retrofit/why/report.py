@@ -1,17 +1,18 @@
-"""The card of a run: on the terminal, and as JSON."""
+"""The card of a run: for programs, as curves, and in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
-from .analysis.causes import Cause, causes_of
-from .analysis.picture import Picture
-from .analysis.remedies import Remedy, remedies_for
-from .analysis.waterfall import Row, waterfall
+from retrofit.why.instruments.loaders import COLLATE
 
-BAR = 24  # characters of the longest bar
+from .analysis.causes import causes_of
+from .analysis.picture import Picture
+from .analysis.remedies import remedies_for
+from .analysis.steps import LOADING
+from .analysis.waterfall import waterfall
 
 
 def card(picture: Picture) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def card(picture: Picture) -> dict[str, Any]:
         "step_s": picture.seconds,
         "single_step_s": picture.single_seconds or None,
         "speedup": picture.speedup,
+        "speedup_estimate": picture.speedup_without_losses,
         "waterfall": [{**asdict(row), "lost": row.lost} for row in waterfall(picture)],
         "causes": [asdict(cause) for cause in causes],
         "remedies": [
@@ -31,56 +33,31 @@ def card(picture: Picture) -> dict[str, Any]:
     }
 
 
-def lines_of(picture: Picture) -> Iterator[str]:
-    """Yield the lines of the card for a terminal; the causes come last, where the eye is."""
-    causes = causes_of(picture)
-    yield from _rows(picture, waterfall(picture))
-    yield ""
-    yield from _remedies(picture, remedies_for(picture, causes))
-    yield from _causes(picture, causes)
-    yield _headline(picture)
+def scalars(picture: Picture) -> dict[str, float]:
+    """Return the figures of a run for curves. `why/straggler_rank` is -1 where no rank is late."""
+    late = next((cause.rank for cause in causes_of(picture) if cause.rank is not None), None)
+    return {
+        "why/data_wait_ms": 1e3 * picture.of_phase(LOADING, COLLATE),
+        "why/exposed_comm_ms": 1e3 * median(step.transfer for step in picture.steps),
+        "why/late_ranks_ms": 1e3 * median(step.waited for step in picture.steps),
+        "why/straggler_rank": -1 if late is None else late,
+        "why/speedup": picture.speedup or picture.speedup_without_losses,
+    }
 
 
-def _headline(picture: Picture) -> str:
-    step = (
-        f"{picture.world_size} processes: {1e3 * picture.seconds:.1f} ms per step, {len(picture.steps)} steps compared"
-    )
-    if picture.speedup is None:
-        return f"{step}; the speed-up is not known: one process was not run, or batches have no samples to count"
+def headline(picture: Picture) -> str:
+    """Return the speed-up and the length of a step in one sentence."""
+    world, steps = picture.world_size, f"{len(picture.steps)} steps compared"
+    step = f"{1e3 * picture.seconds:.1f} ms per step"
+    if picture.speedup is not None:
+        alone = f"{1e3 * picture.single_seconds:.1f} ms"
+        return f"{world} processes are {picture.speedup:.2f} times as fast as one: {step}, one process {alone}; {steps}"
     return (
-        f"{picture.speedup:.2f} times as fast as one process (at most {picture.world_size} times). {step}; "
-        f"one process: {1e3 * picture.single_seconds:.1f} ms"
+        f"{world} processes: {step}, {steps}. The speed-up over one process is not known: it was not run, or batches "
+        f"have no samples to count. Waits and communication alone would leave {picture.speedup_without_losses:.2f}"
     )
 
 
-def _rows(picture: Picture, rows: Sequence[Row]) -> Iterator[str]:
-    whole = sum(row.seconds for row in rows)
-    yield f"{'part of a step':26}{'ms':>9}{'%':>6}{'lost ms':>9}"
-    for row in rows:
-        lost = "" if row.lost is None else f"{1e3 * row.lost:.1f}"
-        bar = "█" * max(0, round(BAR * row.seconds / whole))
-        yield f"{row.name:26}{1e3 * row.seconds:9.1f}{100 * row.seconds / whole:6.1f}{lost:>9}  {bar}".rstrip()
-    known = [row.lost for row in rows if row.lost is not None]
-    total = f"{1e3 * sum(known):.1f}" if known else ""
-    yield f"{'all':26}{1e3 * whole:9.1f}{100:6.1f}{total:>9}"
-    if known:
-        yield "lost: more than one process needs for as many samples as a rank has"
-
-
-def _remedies(picture: Picture, remedies: Sequence[Remedy]) -> Iterator[str]:
-    if not remedies:
-        return
-    yield f"{'remedy, each alone (predicted)':58}{'saves ms':>9}{'%':>6}"
-    for remedy in remedies:
-        share = 100 * remedy.seconds / picture.seconds
-        yield f"{remedy.what:58}{1e3 * remedy.seconds:9.1f}{share:6.1f}  {remedy.basis}"
-    yield ""
-
-
-def _causes(picture: Picture, causes: Sequence[Cause]) -> Iterator[str]:
-    if not causes:
-        yield "no cause is found: the ranks are even, and nothing holds them up"
-    for cause in causes:
-        yield f"{cause.name:16}{cause.summary}"
-        yield f"{'':16}{cause.evidence}"
-    yield ""
+def speedup_text(picture: Picture) -> str:
+    """Return the speed-up in a few characters: "1.83 of 2 times", or a word where it is not known."""
+    return "not compared" if picture.speedup is None else f"{picture.speedup:.2f} of {picture.world_size} times"

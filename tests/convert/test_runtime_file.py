@@ -37,7 +37,7 @@ for (x,) in loader:
     loss.backward()
     optimizer.step()
 """
-MOST_LINES = 4981  # to be 1,500: lower it; raise it for a repair, or a new function that conversions call
+MOST_LINES = 5002  # to be 1,500: lower it; raise it for a repair, or a new function that conversions call
 OLDER = sealed(TEXT.read_text().replace(f" {__version__}.\n", " 0.0.1.\n", 1).rpartition("# Unchanged")[0])
 
 

@@ -70,7 +70,10 @@ BATCHNORM = RuntimeFlag("batchnorm", "sync", "statistics of all ranks, or each i
 CONSISTENCY = RuntimeFlag(  # as BATCHNORM a variable, without a flag
     "consistency", "first", "when the ranks compare their parameters", choices=("off", "first", "always")
 )
-OTHER_TWINS = ("RETROFIT_STRATEGY", BATCHNORM.environment_twin, CONSISTENCY.environment_twin)
+OTHER_TWINS = (
+    *("RETROFIT_STRATEGY", "RETROFIT_WHY", "RETROFIT_WHY_FOLDER"),
+    *(BATCHNORM.environment_twin, CONSISTENCY.environment_twin),
+)
 _values: dict[str, Any] = {}  # of this process: given to a parser or to setup_distributed
 
 

@@ -75,7 +75,7 @@ def build_report(
         seconds=seconds,
         lines_run=sorted({(e.path, e.line) for rank in runs.by_name["many"].ranks for e in rank.of(LineRun)}),
         dialect=dialect_of(plan.judged_script, plan.project_of("one")),
-        made=_made(plan.project),
+        made=made_from(plan.project),
         precision=plan.precision,
         kept_batch="" if is_same_batch(runs.by_name) else runs.kept_batch,
         own_figures=[*own_figures(runs.by_name, tolerance)] if overall_status(verdicts) == PASS else [],
@@ -152,7 +152,7 @@ def _environment(plan: Plan) -> dict[str, object]:
     }
 
 
-def _made(project: Path) -> dict[str, str]:
+def made_from(project: Path) -> dict[str, str]:
     """Return when the report was made, by which version of the kit, and of which commit of the project."""
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     made = {"Date": now, "Version": f"retrofit {__version__}"}

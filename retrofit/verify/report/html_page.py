@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,14 +26,11 @@ from retrofit.verify.verdict import (
 from .charts import Chart, draw_charts
 from .conclusion import conclusion, meaning
 from .faults import Fault, faults
+from .html_parts import Html, command_line, element, fact_list, page, section, table_of, write_page
 from .remedies import remedy
 
 if TYPE_CHECKING:
     from retrofit.rules.catalog import Rule
-
-
-class Html(str):
-    """Text that is HTML already; all other text is escaped when it enters an element."""
 
 
 def write_html(report: Report, path: str | Path, causes: Mapping[str, Rule]) -> None:
@@ -44,67 +39,34 @@ def write_html(report: Report, path: str | Path, causes: Mapping[str, Rule]) -> 
     Raises OSError that names the file; what was at `path` is then unchanged.
     """
     text = report_as_html(report, causes)
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise OSError(f"could not write {path}: {error.strerror}; make room or name another place") from error
+    write_page(path, text)
 
 
 def report_as_html(report: Report, causes: Mapping[str, Rule]) -> str:
     """Return the page of `report`."""
     status = overall_status(report.verdicts)
-    head = _element(
-        "head",
-        Html('<meta charset="utf-8">'),
-        # Belt and braces: even a mistake in the escaping could not load or run anything.
-        Html(
-            '<meta http-equiv="Content-Security-Policy" '
-            "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
-        ),
-        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Html('<meta name="color-scheme" content="light dark">'),
-        _element("title", f"{status}: retrofit verify {report.script}"),
-        _element("style", Html(STYLE)),
-    )
-    body = _element(
+    body = element(
         "body",
         _header(report, status),
-        _element(
+        element(
             "main",
             _faults(report, causes),
-            _section("Checks", _verdicts(report.verdicts)),
-            _section("Curves and samples", _element("div", *map(_figure, draw_charts(report)), kind="figures")),
-            _section("Runs", _runs(report)),
-            _section("What was controlled", _controls(report)),
+            section("Checks", _verdicts(report.verdicts)),
+            section("Curves and samples", element("div", *map(_figure, draw_charts(report)), kind="figures")),
+            section("Runs", _runs(report)),
+            section("What was controlled", _controls(report)),
             _rules(report, causes),
-            _section("Environment", _facts(report.environment)),
+            section("Environment", fact_list(report.environment)),
         ),
     )
-    return f'<!DOCTYPE html>\n<html lang="en">\n{head}\n{body}\n</html>\n'
-
-
-def _element(name: str, *children: str, kind: str = "") -> Html:
-    """Return an element of class `kind` around `children`; what is not Html is escaped, and keeps its lines."""
-    inner = "".join(child if isinstance(child, Html) else html.escape(printable(child)) for child in children)
-    attribute = f' class="{kind}"' if kind else ""
-    return Html(f"<{name}{attribute}>{inner}</{name}>\n")
-
-
-def _section(title: str, content: Html) -> Html:
-    return _element("section", _element("h2", title), content)
+    return page(f"{status}: retrofit verify {report.script}", body)
 
 
 def _header(report: Report, status: str) -> Html:
     sentence = conclusion(report)[len(status) + 2 :]  # the word itself is the badge
     kind = "badge " + _kind(status)
     facts = {
-        "Script": _command(report.command),
+        "Script": command_line(report.command),
         "Compared": f"{count(report.world_size, 'process', 'processes')} with 1",
         "Checks": counts(report.verdicts),
         "Time": duration(report.seconds),
@@ -112,11 +74,11 @@ def _header(report: Report, status: str) -> Html:
     }
     if meaning(report):
         facts["Meaning"] = meaning(report)
-    return _element(
+    return element(
         "header",
-        _element("p", "retrofit verify", kind="product"),
-        _element("h1", _element("span", status, kind=kind), " ", sentence),
-        _facts(facts),
+        element("p", "retrofit verify", kind="product"),
+        element("h1", element("span", status, kind=kind), " ", sentence),
+        fact_list(facts),
         kind=_kind(status),
     )
 
@@ -124,7 +86,7 @@ def _header(report: Report, status: str) -> Html:
 def _faults(report: Report, causes: Mapping[str, Rule]) -> Html:
     """Return what is wrong, one card for each cause; nothing where no check failed."""
     cards = [_fault(fault, report, causes) for fault in faults(report.verdicts)]
-    return _section("What is wrong", Html("".join(cards))) if cards else Html("")
+    return section("What is wrong", Html("".join(cards))) if cards else Html("")
 
 
 def _fault(fault: Fault, report: Report, causes: Mapping[str, Rule]) -> Html:
@@ -134,15 +96,15 @@ def _fault(fault: Fault, report: Report, causes: Mapping[str, Rule]) -> Html:
     if verdict.step is not None:
         facts["First step"] = str(verdict.step)
     if verdict.cause:
-        heading = _element("strong", cause_heading(verdict.cause, causes))
+        heading = element("strong", cause_heading(verdict.cause, causes))
         link = Html(f'<a href="#{html.escape(verdict.cause)}">{heading.rstrip()}</a>') if rule else heading
-        facts["Cause"] = Html(link + _element("span", f" {rule.why}" if rule else ""))
+        facts["Cause"] = Html(link + element("span", f" {rule.why}" if rule else ""))
     if rule:
         facts["Remedy"] = remedy(rule, report.dialect)
     facts["Note"] = verdict.note
     facts["Explains"] = ", ".join(other.title for other in fault.explains)
     shown = {name: text for name, text in facts.items() if text}
-    return _element("article", _element("h3", verdict.summary), _facts(shown))
+    return element("article", element("h3", verdict.summary), fact_list(shown))
 
 
 def _rules(report: Report, causes: Mapping[str, Rule]) -> Html:
@@ -153,8 +115,8 @@ def _rules(report: Report, causes: Mapping[str, Rule]) -> Html:
         rule = causes[code]
         facts = {"Why": rule.why, "With the runtime": rule.remedy, "In plain torch": rule.in_torch}
         heading = Html(f'<h3 id="{html.escape(code)}">{html.escape(printable(cause_heading(code, causes)))}</h3>\n')
-        entries.append(_element("article", heading, _facts(facts)))
-    return _section("Rules", Html("".join(entries))) if entries else Html("")
+        entries.append(element("article", heading, fact_list(facts)))
+    return section("Rules", Html("".join(entries))) if entries else Html("")
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Html:
@@ -163,23 +125,23 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Html:
     judged = [verdict for verdict in verdicts if verdict.status != NOT_APPLICABLE]
     without = [verdict for verdict in verdicts if verdict.status == NOT_APPLICABLE]
     rows = [
-        _row(verdict.status, verdict.title, verdict.check, _element("p", verdict.summary) + _details(verdict))
+        _row(verdict.status, verdict.title, verdict.check, element("p", verdict.summary) + _details(verdict))
         for verdict in sorted(judged, key=lambda verdict: order.index(verdict.status))
     ]
     if without:
-        reasons = _facts({verdict.check: verdict.summary for verdict in without})
+        reasons = fact_list({verdict.check: verdict.summary for verdict in without})
         rows.append(_row(NOT_APPLICABLE, f"{count(len(without), 'check')} without anything to judge", "", reasons))
     if not rows:
-        return _element("p", "No check was made.")
-    return _table(("Status", "Check", "Found"), rows, kind="checks")
+        return element("p", "No check was made.")
+    return table_of(("Status", "Check", "Found"), rows, kind="checks")
 
 
 def _row(status: str, title: str, check: str, found: str) -> Html:
-    return _element(
+    return element(
         "tr",
-        _element("td", _element("span", status, kind="badge " + _kind(status))),
-        _element("th", title, _element("code", check) if check else Html("")),
-        _element("td", Html(found)),
+        element("td", element("span", status, kind="badge " + _kind(status))),
+        element("th", title, element("code", check) if check else Html("")),
+        element("td", Html(found)),
         kind=_kind(status),
     )
 
@@ -195,151 +157,36 @@ def _details(verdict: Verdict) -> Html:
         facts["Cause"] = verdict.cause
     if verdict.note and verdict.status != FAIL:
         facts["Note"] = verdict.note
-    return _facts(facts)
+    return fact_list(facts)
 
 
 def _figure(chart: Chart) -> Html:
-    words = _element("figcaption", _element("h3", chart.title), _element("p", chart.text))
-    return _element("figure", words, Html(chart.svg))
+    words = element("figcaption", element("h3", chart.title), element("p", chart.text))
+    return element("figure", words, Html(chart.svg))
 
 
 def _runs(report: Report) -> Html:
     if not report.runs:
-        return _element("p", "No run was recorded.")
+        return element("p", "No run was recorded.")
     rows = [
-        _element(
+        element(
             "tr",
-            _element("th", run.name),
-            _element("td", str(run.world_size), kind="number"),
-            _element("td", duration(run.seconds), kind="number"),
-            _element("td", run.status),
-            _element("td", _command(run.command)),
+            element("th", run.name),
+            element("td", str(run.world_size), kind="number"),
+            element("td", duration(run.seconds), kind="number"),
+            element("td", run.status),
+            element("td", command_line(run.command)),
         )
         for run in report.runs
     ]
-    return _table(("Run", "Processes", "Time", "Ended", "Command"), rows, kind="runs")
-
-
-def _command(text: str) -> Html:
-    """Return a command line that breaks between its words, not after the hyphens of a flag."""
-    words = [_element("span", word).rstrip() for word in text.split()]
-    return Html(f"<code>{' '.join(words)}</code>")
+    return table_of(("Run", "Processes", "Time", "Ended", "Command"), rows, kind="runs")
 
 
 def _controls(report: Report) -> Html:
     if not report.controls:
-        return _element("p", "Nothing: every run was the script as it is.")
-    return _element("ul", *(_element("li", control) for control in report.controls))
-
-
-def _facts(facts: Mapping[str, object]) -> Html:
-    """Return names and values as a list; nothing without facts."""
-    pairs = [
-        _element("div", _element("dt", name), _element("dd", value if isinstance(value, str) else str(value)))
-        for name, value in facts.items()
-    ]
-    return _element("dl", *pairs) if pairs else Html("")
-
-
-def _table(titles: Iterable[str], rows: Iterable[Html], kind: str) -> Html:
-    head = _element("thead", _element("tr", *(_element("th", title) for title in titles)))
-    return _element("table", head, _element("tbody", *rows), kind=kind)
+        return element("p", "Nothing: every run was the script as it is.")
+    return element("ul", *(element("li", control) for control in report.controls))
 
 
 def _kind(status: str) -> str:
     return status.lower().replace(" ", "-")
-
-
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --page: #f5f6f8; --card: #ffffff; --ink: #1b1f24; --soft: #57606a; --line: #d9dee4; --track: #e9ecf0;
-  --pass: #116329; --pass-back: #dcf3e2; --fail: #a40e26; --fail-back: #fde3e5;
-  --accepted: #7a4b00; --accepted-back: #fcefc9; --none: #57606a; --none-back: #e9ecf0;
-  --one: #2b7fc4; --many: #c2410c; --loss: #6d3fc0; --parameters: #0b7a5c;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --page: #101317; --card: #191d23; --ink: #e8ebef; --soft: #a2abb6; --line: #343b45; --track: #262c34;
-    --pass: #7ee2a0; --pass-back: #12331f; --fail: #ff9aa5; --fail-back: #45161d;
-    --accepted: #f3c969; --accepted-back: #3b2d0b; --none: #a2abb6; --none-back: #262c34;
-    --one: #58a6ff; --many: #ff9d5c; --loss: #b794f6; --parameters: #3fcf9e;
-  }
-}
-:root {
-  --chart-ink: var(--ink); --chart-grid: var(--line); --chart-card: var(--card); --chart-track: var(--track);
-  --chart-one: var(--one); --chart-many: var(--many); --chart-loss: var(--loss);
-  --chart-parameters: var(--parameters); --chart-failure: var(--fail);
-}
-* { box-sizing: border-box; }
-body {
-  margin: 0 auto; padding: 24px clamp(12px, 3vw, 32px) 48px; max-width: 1200px; overflow-wrap: anywhere;
-  background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-}
-h1, h2, h3, p, dl, dd, ul, figure { margin: 0; }
-h1 { font-size: 1.6em; line-height: 1.35; font-weight: 650; }
-h2 { font-size: 1.2em; margin: 32px 0 10px; }
-h3 { font-size: 1em; }
-code { font: 0.9em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap; }
-code span { display: inline-block; max-width: 100%; }
-header, table, figure, article, section > ul, section > dl, section > p {
-  background: var(--card); border: 1px solid var(--line); border-radius: 10px;
-}
-article { padding: 14px 22px; margin-bottom: 12px; }
-article h3 { margin-bottom: 8px; }
-a { color: inherit; }
-header { padding: 18px 22px 20px; border-left: 6px solid var(--none); }
-header.pass { border-left-color: var(--pass); }
-header.fail { border-left-color: var(--fail); }
-.product { color: var(--soft); font-size: 0.87em; margin-bottom: 6px; }
-.badge {
-  display: inline-block; padding: 1px 9px; border-radius: 6px; font-size: 0.8em; font-weight: 700; line-height: 1.6;
-  letter-spacing: 0.03em; white-space: nowrap; color: var(--none); background: var(--none-back);
-}
-h1 .badge { font-size: 0.85em; margin-right: 4px; }
-.badge.pass { color: var(--pass); background: var(--pass-back); }
-.badge.fail { color: var(--fail); background: var(--fail-back); }
-.badge.accepted, .badge.not-judged, .badge.incomplete { color: var(--accepted); background: var(--accepted-back); }
-dl > div { display: grid; grid-template-columns: 6.4em 1fr; gap: 12px; padding: 2px 0; }
-dt { color: var(--soft); }
-dd, td p { white-space: pre-line; }
-header dl { margin-top: 14px; font-size: 0.93em; }
-section > ul, section > dl, section > p { padding: 14px 22px; }
-section > ul { padding-left: 38px; }
-table { width: 100%; border-collapse: separate; border-spacing: 0; }
-th, td { padding: 8px 14px; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }
-thead th { border-top: 0; color: var(--soft); font-size: 0.87em; font-weight: 500; }
-tbody th { font-weight: 600; }
-td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.runs thead th, .runs tbody th { white-space: nowrap; }
-.runs td:nth-child(4) { min-width: 150px; }
-.checks td:first-child { width: 1%; }
-.checks tbody th { width: 34%; }
-.checks th code { display: block; color: var(--soft); font-weight: 400; }
-.checks td dl { margin-top: 8px; font-size: 0.93em; }
-tr.not-applicable th, tr.not-applicable td { color: var(--soft); }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 16px; }
-figure { padding: 14px 16px 12px; }
-figcaption p { color: var(--soft); font-size: 0.87em; margin-bottom: 8px; }
-figure svg { display: block; width: 100%; height: auto; overflow: visible; }
-figure svg text { font-family: inherit !important; }
-@media screen and (max-width: 640px) {
-  h1 { font-size: 1.3em; }
-  thead { display: none; }
-  table, tbody, tr, th, td { display: block; }
-  tr { padding: 12px 14px; border-top: 1px solid var(--line); }
-  tbody tr:first-child { border-top: 0; }
-  th, td, .checks td:first-child, .checks tbody th { width: auto; padding: 2px 0; border: 0; }
-  .runs td:nth-child(2)::before { content: "Processes: "; }
-  .runs td:nth-child(3)::before { content: "Time: "; }
-  .runs td.number::before { color: var(--soft); }
-  dl > div { grid-template-columns: 5.6em 1fr; gap: 8px; }
-}
-@media print {
-  body { max-width: none; padding: 0; background: none; font-size: 11px; }
-  .figures { grid-template-columns: 1fr 1fr; }
-  tr, figure, dl > div { break-inside: avoid; }
-  h2 { break-after: avoid; }
-  .badge { border: 1px solid currentColor; }
-}
-"""

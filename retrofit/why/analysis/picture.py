@@ -11,6 +11,7 @@ from typing import Any
 from retrofit.why.marks import read_marks
 
 from .balance import CommonStep, LateRank, common_steps, late_rank
+from .clocks import on_one_clock
 from .steps import Step, steps_of
 
 WARM_UP = 3  # steps: allocations, DistributedDataParallel's second order of buckets, caches of the loader
@@ -57,6 +58,12 @@ class Picture:
             return None
         return (self.samples / self.seconds) / (alone / self.single_seconds)
 
+    @property
+    def speedup_without_losses(self) -> float:
+        """What the speed-up would be if one process needed for a rank's share what a rank needs without the others."""
+        lost = median((step.waited + step.transfer) / step.seconds for step in self.steps)
+        return self.world_size * (1 - lost)
+
     def of_phase(self, *names: str) -> float:
         """Return the seconds of these phases in a step: mean of the ranks, median of the steps."""
         return median(
@@ -79,7 +86,7 @@ class Picture:
 def picture_of(folder: Path, single: Path | None) -> Picture:
     """Return the picture of the run whose marks are in `folder`. Raises TooFewSteps."""
     found = sorted((read_marks(path) for path in folder.glob("rank*.json")), key=lambda one: one[0]["rank"])
-    of_ranks = [_settled(steps_of(marks)) for _, marks in found]
+    of_ranks = [_settled(steps_of(marks)) for marks in on_one_clock(found)] if found else []
     steps = [step for step in common_steps(of_ranks) if not any(one.has_evaluation for one in step.ranks)]
     if len(steps) < FEWEST:
         made = min(map(len, of_ranks), default=0)

@@ -43,6 +43,7 @@ class Step:
     meetings: list[Meeting] = field(default_factory=list)
     samples: float = 0.0
     buckets: list[tuple[float, float, float]] = field(default_factory=list)  # full at, done at, bytes
+    spans: list[tuple[str, float, float]] = field(default_factory=list)  # phase, begin, end; in order, with the waits
     queued: float = 0.0  # s for which it waited for a core
     cpu: float = 0.0  # s for which it had one
 
@@ -97,6 +98,10 @@ def _step(marks: Sequence[Mark], first: int, last: int, training: set[str]) -> S
         _enter(step, mark, open_names, training)
         label = _label(marks, position, open_names, training)
         span = after.seconds - before
+        if step.spans and step.spans[-1][0] == label:
+            step.spans[-1] = (label, step.spans[-1][1], after.seconds)
+        else:
+            step.spans.append((label, before, after.seconds))
         before = after.seconds
         if not _is_meeting(open_names):
             step.phases[label] += span

@@ -60,7 +60,7 @@ def waterfall(picture: Picture) -> list[Row]:
     of_one = None if scale is None else scale * _mean(one.seconds for one in picture.single)
     named = sum(row.seconds for row in rows)
     named_of_one = None if of_one is None else of_one - sum(row.single or 0.0 for row in rows)
-    rows.append(Row(REST, whole - named, named_of_one))
+    rows.append(Row(REST, _settled(whole - named, whole), named_of_one and _settled(named_of_one, whole)))
     return rows
 
 
@@ -68,6 +68,11 @@ def _scale(picture: Picture) -> float | None:
     """Return the samples of a rank's step as a share of those of one process's step."""
     alone = median(step.samples for step in picture.single) if picture.single else 0.0
     return picture.samples / picture.world_size / alone if alone and picture.samples else None
+
+
+def _settled(seconds: float, whole: float) -> float:
+    """Return 0 for what is rounding alone."""
+    return 0.0 if abs(seconds) < 1e-9 * whole else seconds
 
 
 def _mean(values: Iterable[float]) -> float:
