@@ -65,7 +65,7 @@ def run_of(folder: Path, *of_ranks: dict[str, float], buckets: int = 1, size: fl
     folder.mkdir()
     ddp = {"gradient_bytes": size, "bucket_mib": 25.0, "float32": True}
     for rank, clock in enumerate(clocks):
-        known = {"rank": rank, "host": "a", "num_threads": 1, "num_cores": 8, "is_cuda": False, "ddp": ddp}
+        known = {"rank": rank, "host": "a", "num_threads": 1, "cores": list(range(8)), "is_cuda": False, "ddp": ddp}
         text = json.dumps({**known, **(facts or {}), "marks": clock.marks})
         (folder / f"rank{rank}.json").write_text(text)
     return folder

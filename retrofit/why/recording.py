@@ -44,7 +44,7 @@ class Recording:
         watch_loaders(self.marks, self.facts)
         watch_training(self.marks, stepped)
         watch_buckets(self.marks, self.facts)
-        watch_collectives(self.marks)
+        watch_collectives(self.marks, self.facts)
         watch_stalls(self.marks)
 
     def write(self, folder: Path) -> None:
@@ -54,7 +54,9 @@ class Recording:
             world_size=int(os.environ.get("WORLD_SIZE", 1)),
             host=socket.gethostname(),
             num_threads=torch.get_num_threads(),
-            num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            cores=sorted(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else list(range(os.cpu_count() or 1)),
             is_cuda=torch.cuda.is_available(),
         )
         self.marks.write(folder / f"rank{self.rank}.json", self.facts)

@@ -18,7 +18,7 @@ class Wait:
     """One meeting of all ranks."""
 
     late: int  # the rank that came last
-    late_by: float  # s after the one before it
+    late_by: float  # s after the one before it, as far as somebody waits for it
     waits: list[float]  # of each rank, s
     transfer: float  # s from the last arrival until the ranks leave, mean
 
@@ -74,7 +74,7 @@ def _wait(steps: Sequence[Step], place: int) -> Wait:
     # A broadcast or a small message can be done for one rank before the last one has come.
     waits = [min(last, meeting.left) - meeting.came for meeting in meetings]
     transfer = sum(max(0.0, meeting.left - max(last, meeting.came)) for meeting in meetings) / len(meetings)
-    return Wait(came.index(last), last - others, waits, transfer)
+    return Wait(came.index(last), min(last - others, max(waits)), waits, transfer)
 
 
 def late_rank(steps: Sequence[CommonStep]) -> LateRank | None:

@@ -16,6 +16,7 @@ from .replay import num_buckets, reduced
 from .steps import AFTER, FORWARD, GRADIENTS, LOADING
 
 LATE = 0.05  # of a step: a rank that is later than that, and is so
+UNEXPLAINED = 0.20  # of a step: a rank that is later than that is named without a reason, too
 OFTEN = 0.75  # of the steps, is late
 EXPLAINED = 0.5  # of the lateness, by one phase
 LARGE = 0.05  # of a step, for a stall
@@ -79,8 +80,10 @@ def _late(picture: Picture) -> Iterator[Cause]:
     elif seconds >= EXPLAINED * late.seconds:
         reason, phase = WORDS.get(what, f"{what} takes longer"), what
         shown += f"; {what}: {1e3 * seconds:.1f} ms more than the others"
-    else:
+    elif late.seconds >= UNEXPLAINED * step:
         reason, phase = "no part of the step alone explains it", ""
+    else:
+        return
     yield Cause(
         "late-rank", f"rank {late.rank} is late, and the others wait: {reason}", late.seconds, shown, late.rank, phase
     )
@@ -132,7 +135,7 @@ def _buckets(picture: Picture) -> Iterator[Cause]:
 
 def _layers(picture: Picture) -> Iterator[Cause]:
     """Collective calls in the forward pass, which BatchNorm over all ranks makes."""
-    if not picture.facts[0].get("sync_batchnorm"):
+    if not picture.facts[0].get("batchnorm_calls"):
         return
     seconds = picture.of_meetings("transfers", FORWARD) + picture.of_meetings("waits", FORWARD)
     calls = sum(meeting.phase == FORWARD for meeting in picture.steps[0].ranks[0].meetings)
@@ -164,7 +167,7 @@ def _threads(picture: Picture) -> Iterator[Cause]:
     for host in sorted(hosts):
         ranks = [rank for rank, facts in enumerate(picture.facts) if facts["host"] == host]
         threads = sum(picture.facts[rank]["num_threads"] for rank in ranks)
-        cores = picture.facts[ranks[0]]["num_cores"]
+        cores = len({core for rank in ranks for core in picture.facts[rank]["cores"]})
         queued = min(median(step.ranks[rank].queued for step in picture.steps) for rank in ranks)
         if threads > cores and queued >= LOADER * picture.seconds and not picture.facts[0]["is_cuda"]:
             shown = f"{len(ranks)} processes with {threads // len(ranks)} threads each on {cores} cores"

@@ -44,9 +44,14 @@ def _even(picture: Picture, causes: Sequence[Cause]) -> Iterator[Remedy]:
         if cause.name == "late-rank":
             yield Remedy(f"make rank {cause.rank} as fast as the others", cause.seconds, "the others wait no more")
         if cause.name == "threads":
-            cores, world = picture.facts[0]["num_cores"], picture.world_size
-            what = f"OMP_NUM_THREADS={max(1, cores // world)}: one thread per core, all processes together"
+            what = f"OMP_NUM_THREADS={_threads_each(picture)}: one thread per core, all processes together"
             yield Remedy(what, cause.seconds, "the wait for cores ends, the computation stays as long")
+
+
+def _threads_each(picture: Picture) -> int:
+    host = picture.facts[0]["host"]
+    of_host = [facts["cores"] for facts in picture.facts if facts["host"] == host]
+    return max(1, len({core for cores in of_host for core in cores}) // len(of_host))
 
 
 def _data(picture: Picture, causes: Sequence[Cause]) -> Iterator[Remedy]:

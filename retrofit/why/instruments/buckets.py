@@ -41,7 +41,6 @@ def watch_buckets(marks: Marks, facts: dict[str, Any]) -> None:
             self.__dict__[_HOOKED] = True
             register(self, None, _stamped(allreduce_hook, marks))
             facts["ddp"] = _options_of(self)
-            facts["sync_batchnorm"] = any("SyncBatchNorm" in type(one).__name__ for one in self.modules())
         return forward(self, *inputs, **kwargs)
 
     DistributedDataParallel.register_comm_hook = registered  # type: ignore[method-assign]
