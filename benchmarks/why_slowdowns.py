@@ -2,11 +2,11 @@
 
   python benchmarks/why_slowdowns.py [--seeds 3] [--only KIND ...] [--projects NAME ...] [--results FILE]
 
-Each seed chooses the rank that is slow (0 or 1) and by how much. An answer is right when the first cause is the one that
-was put in, with its rank and its part of the step; for a training without a slowdown, when no cause is named. The slow
-link is a limit on the loopback device of a network namespace: that kind needs root and `tc`, and is left out without.
-Results are added to FILE as they come; what is in it already is not run again. Run it on a machine that does nothing
-else: another process on a core is a cause, too.
+Each seed chooses the rank that is slow (0 or 1) and by how much. An answer is right when the first cause is the one
+that was put in, with its rank and its part of the step; for a training without a slowdown, when no cause is named. The
+slow link is a limit on the loopback device of a network namespace: that kind needs root and `tc`, and is left out
+without. Results are added to FILE as they come; what is in it already is not run again. Run it on a machine that does
+nothing else: another process on a core is a cause, too.
 """
 
 from __future__ import annotations

@@ -7,14 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
+from retrofit.why.analysis.balance import common_steps
 from retrofit.why.analysis.causes import causes_of
 from retrofit.why.analysis.picture import Picture, TooFewSteps, picture_of
 from retrofit.why.analysis.remedies import remedies_for
 from retrofit.why.analysis.steps import ALL_REDUCE, steps_of
 from retrofit.why.analysis.waterfall import COMMUNICATION, LATENESS, REST, waterfall
-from retrofit.why.marks import BEGIN, END, MOMENT, Mark
+from retrofit.why.charts import timeline
+from retrofit.why.marks import BEGIN, END, MOMENT, Mark, Marks
 from retrofit.why.report import card, scalars
 from retrofit.why.terminal import print_card
 
@@ -190,6 +193,58 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
         picture_of(tmp_path / "many", None)
 
 
+class FakeEvent:
+    """An event in the queue of a GPU that needs 10 ms for what it is given: a mock, there is no GPU here."""
+
+    queue = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at, FakeEvent.queue = FakeEvent.queue, FakeEvent.queue + 10.0
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return other.at - self.at
+
+
+def test_marks_with_a_gpu_have_the_times_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    marks = Marks()
+    marks.add(BEGIN, "lost")
+    marks.begin()
+    with marks.during("backward"):
+        marks.add_of_any_thread("bucket", 4.0)
+    marks.settle()
+    marks.add(BEGIN, "lost, too")
+    assert [mark.name for mark in marks.found] == ["backward", "bucket", "backward"]
+    apart = [1e3 * (later.seconds - sooner.seconds) for sooner, later in zip(marks.found, marks.found[1:])]
+    assert apart == pytest.approx([10.0, 10.0])
+
+
+def test_a_call_that_is_waited_for_later_counts_from_when_it_was_made() -> None:
+    def marks_of(before: float) -> list[Mark]:
+        clock = Clock(0.0)
+        for number in (1, 2, 3):
+            start = clock.now
+            clock.during("data 0", 1.0, 8)
+            clock.now += before
+            clock.add(MOMENT, "issued", number)
+            clock.now = start + 30.0
+            clock.during("collective all_gather_into_tensor", 2.0, number)
+            clock.during("backward", 4.0)
+            clock.during("optimizer", 1.0)
+        return clock.marks
+
+    (step, *_) = common_steps([steps_of(marks_of(5.0)), steps_of(marks_of(20.0))])
+    (wait,) = step.waits
+    assert wait.late == 1 and wait.late_by == 0.0 and wait.waits == [0.0, 0.0]
+    assert 1e3 * wait.transfer == pytest.approx(2.0)
+
+
 def test_marks_of_another_machine_are_moved_onto_one_clock(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "many", {}, {"forward": 24.0})
     path = folder / "rank1.json"
@@ -203,3 +258,36 @@ def test_marks_of_another_machine_are_moved_onto_one_clock(tmp_path: Path) -> No
     (cause,) = (cause for cause in causes_of(found) if cause.name == "late-rank")
     assert cause.rank == 1 and cause.seconds == pytest.approx(20e-3)
     assert scalars(found)["why/late_ranks_ms"] == pytest.approx(10.0)
+
+
+def test_one_process_that_is_faster_than_several_is_a_remedy(tmp_path: Path) -> None:
+    found = picture(tmp_path, {"all-reduce": 60.0}, {"all-reduce": 60.0}, alone={})
+    remedy = next(one for one in remedies_for(found, causes_of(found)) if one.what == "train on one process")
+    assert found.speedup is not None and found.speedup < 1
+    assert 1e3 * remedy.step_seconds(found) == pytest.approx(2 * 14.0)  # as many samples as two ranks have
+
+
+@pytest.mark.parametrize(("size", "shown"), [(4e6, True), (4e8, False)])
+def test_powersgd_is_for_a_slow_link_alone(tmp_path: Path, size: float, shown: bool) -> None:
+    ddp = {"gradient_bytes": size, "powersgd_bytes": size / 20, "bucket_mib": 25.0, "float32": True}
+    slow = {"all-reduce": 60.0}
+    found = picture(tmp_path, slow, slow, size=size, facts={"ddp": ddp})
+    remedies = [one for one in remedies_for(found, causes_of(found)) if "PowerSGD" in one.what]
+    assert [1e3 * one.seconds for one in remedies] == ([pytest.approx(57.0)] if shown else [])
+
+
+def test_a_step_with_thousands_of_prints_is_read_and_drawn_quickly(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "many", {"print": 20.0}, {})
+    path = folder / "rank0.json"
+    content = json.loads(path.read_text())
+    marks = []
+    for kind, name, seconds, cpu, value in content["marks"]:
+        marks.append([kind, name, seconds, cpu, value])
+        if (kind, name) == (BEGIN, "print"):
+            for number in range(4000):
+                marks.append([END, name, seconds + (number + 0.5) * 5e-6, cpu, value])
+                marks.append([BEGIN, name, seconds + (number + 0.6) * 5e-6, cpu, value])
+    path.write_text(json.dumps({**content, "marks": marks}))
+    found = picture_of(folder, None)
+    assert {cause.name for cause in causes_of(found)} == {"late-rank", "logging"}
+    assert timeline(found).count("<path") < 200

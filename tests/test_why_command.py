@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.fsdp
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """\
@@ -124,3 +126,19 @@ def test_too_few_steps_are_an_error(script: Path) -> None:
 def test_wrong_usage_is_said_in_one_line(script: Path, arguments: list[str], words: str) -> None:
     result = why(script, *arguments)
     assert result.returncode == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+SHARDED = SCRIPT.replace(
+    "model = DistributedDataParallel(Model()) if world > 1 else Model()",
+    "from torch.distributed.fsdp import fully_shard\nmodel = fully_shard(Model()) if world > 1 else Model()",
+)
+
+
+@pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="this torch has no fully_shard")
+def test_the_communication_of_a_sharded_model_is_seen(script: Path) -> None:
+    (script / "train.py").write_text(SHARDED)
+    result = why(script, "train.py", "--steps", "16", "--no-single", "--json", "card.json", "--", "--slow", "data")
+    assert result.returncode == 0, result.stderr
+    card = json.loads((script / "card.json").read_text())
+    assert [card["causes"][0][name] for name in ("name", "rank", "phase")] == ["late-rank", 1, "data"]
+    assert next(row["seconds"] for row in card["waterfall"] if row["name"] == "communication") > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from retrofit.verify.report.svg import COLOURS, as_svg
 
 from .analysis.balance import CommonStep
 from .analysis.picture import Picture
+from .analysis.steps import Step
 from .analysis.waterfall import COMMUNICATION, LATENESS, REST, ROWS, Row
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ PART_COLOURS = {
 }  # fmt: skip
 PART_OF = {phase: name for name, phases in ROWS.items() for phase in phases}
 MOST_RANKS = 32  # in the figure of one step
+CELLS = 1200  # that a step is divided into, in the figure
 WIDE = 12.6  # inches; both columns of the page
 ROW_HEIGHT = 0.34  # inches
 
@@ -48,13 +52,13 @@ def _timeline(figure: Figure, step: CommonStep, shown: int) -> None:
     start = min(one.start for one in step.ranks)
     used: set[str] = set()
     for rank, own in enumerate(step.ranks[:shown]):
-        for phase, begin, end in own.spans:
-            _bar(axes, rank, begin - start, end - start, PART_OF.get(phase, REST), used)
+        for name, begin, end in _visible(own):
+            _bar(axes, rank, begin - start, end - start, name, used)
         for place, meeting in enumerate(own.meetings):
-            last = max(other.meetings[place].came for other in step.ranks)
-            waited = min(last, meeting.left)
+            last = max(other.meetings[place].issued for other in step.ranks)
+            waited = max(meeting.came, min(last, meeting.left))
             _bar(axes, rank, meeting.came - start, waited - start, LATENESS, used)
-            _bar(axes, rank, max(waited, meeting.came) - start, meeting.left - start, COMMUNICATION, used)
+            _bar(axes, rank, waited - start, meeting.left - start, COMMUNICATION, used)
     axes.set_yticks(range(shown), [f"rank {rank}" for rank in range(shown)])
     axes.invert_yaxis()
     axes.set_xlabel("ms since the step began")
@@ -62,6 +66,23 @@ def _timeline(figure: Figure, step: CommonStep, shown: int) -> None:
     axes.tick_params(axis="y", length=0)
     handles = [axes.barh(0, 0, color=PART_COLOURS[name], label=name) for name in PART_COLOURS if name in used]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+
+
+def _visible(step: Step) -> Iterator[tuple[str, float, float]]:
+    """Yield the parts of a step with begin and end, as far as a figure can show them: a step may print a thousand times."""
+    width = step.seconds / CELLS
+    cells: list[Counter[str]] = [Counter() for _ in range(CELLS)]
+    for phase, begin, end in step.spans:
+        first, last = (min(CELLS - 1, max(0, int((at - step.start) / width))) for at in (begin, end))
+        for cell in range(first, last + 1):
+            start = step.start + cell * width
+            cells[cell][PART_OF.get(phase, REST)] += min(end, start + width) - max(begin, start)
+    names = [cell.most_common(1)[0][0] if cell else REST for cell in cells]
+    place = 0
+    for name, own in itertools.groupby(names):
+        number = len(list(own))
+        yield name, step.start + place * width, step.start + (place + number) * width
+        place += number
 
 
 def _bar(axes: Axes, rank: int, begin: float, end: float, name: str, used: set[str]) -> None:

@@ -68,12 +68,12 @@ class Live:
         if marks.is_on and self.step == self._start + WINDOW:
             self._close()
         elif starts_window(self.step):
-            marks.found, marks.is_on, self._start = [], True, self.step
+            self._start = self.step
+            marks.begin()
         if self._is_unread and self.step == self._start + WINDOW + LATER:
             self._read()
 
     def _close(self) -> None:
-        self.recording.marks.is_on = False
         self.recording.facts["window"] = [self._start, self.step]
         self.recording.write(self.folder)
         self._is_unread = self.recording.rank == 0

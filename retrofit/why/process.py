@@ -21,12 +21,14 @@ def main() -> None:
     from retrofit.why.recording import Recording
 
     recording, folder = Recording(), Path(os.environ[FOLDER])
-    left = int(os.environ[STEPS])
+    steps, made = int(os.environ[STEPS]), 0
 
     def on_step() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal made
+        made += 1
+        if made == 1:
+            recording.marks.begin()  # now it is known whether a GPU is used; the first step says nothing
+        if made == steps:
             recording.write(folder)
             _end()
 

@@ -48,7 +48,8 @@ class Recording:
         watch_stalls(self.marks)
 
     def write(self, folder: Path) -> None:
-        """Write the marks of this rank to `folder`, which is made."""
+        """End the recording and write the marks of this rank to `folder`, which is made. Waits for a GPU's queue."""
+        self.marks.settle()
         self.facts.update(
             rank=self.rank,
             world_size=int(os.environ.get("WORLD_SIZE", 1)),

@@ -68,13 +68,13 @@ def common_steps(of_ranks: Sequence[Sequence[Step]]) -> list[CommonStep]:
 
 def _wait(steps: Sequence[Step], place: int) -> Wait:
     meetings = [step.meetings[place] for step in steps]
-    came = [meeting.came for meeting in meetings]
-    last = max(came)
-    others = sorted(came)[-2] if len(came) > 1 else last
+    told = [meeting.issued for meeting in meetings]
+    last = max(told)
+    others = sorted(told)[-2] if len(told) > 1 else last
     # A broadcast or a small message can be done for one rank before the last one has come.
-    waits = [min(last, meeting.left) - meeting.came for meeting in meetings]
+    waits = [max(0.0, min(last, meeting.left) - meeting.came) for meeting in meetings]
     transfer = sum(max(0.0, meeting.left - max(last, meeting.came)) for meeting in meetings) / len(meetings)
-    return Wait(came.index(last), min(last - others, max(waits)), waits, transfer)
+    return Wait(told.index(last), min(last - others, max(waits)), waits, transfer)
 
 
 def late_rank(steps: Sequence[CommonStep]) -> LateRank | None:

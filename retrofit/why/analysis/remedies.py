@@ -33,10 +33,17 @@ class Remedy:
 
 def remedies_for(picture: Picture, causes: Sequence[Cause]) -> list[Remedy]:
     """Return the remedies that save at least 1 % of a step, the best first. Each is predicted alone."""
-    found = [one for kind in (_even, _data, _traffic, _less_often, _layers) for one in kind(picture, causes)]
+    found = [one for kind in (_even, _fewer, _data, _traffic, _less_often, _layers) for one in kind(picture, causes)]
     return sorted(
         (one for one in found if one.seconds >= SMALLEST * picture.seconds), key=lambda remedy: -remedy.seconds
     )
+
+
+def _fewer(picture: Picture, causes: Sequence[Cause]) -> Iterator[Remedy]:
+    """One process, where it is faster than several."""
+    if picture.speedup is not None and picture.speedup < 1:
+        alone = picture.seconds * picture.speedup
+        yield Remedy("train on one process", picture.seconds - alone, "measured: as many samples in one process")
 
 
 def _even(picture: Picture, causes: Sequence[Cause]) -> Iterator[Remedy]:
@@ -73,6 +80,11 @@ def _traffic(picture: Picture, causes: Sequence[Cause]) -> Iterator[Remedy]:
         yield Remedy(
             "reduce gradients in 16 bits (comm_hook bf16 or fp16)", now - half, "half the bytes, half the time"
         )
+    if options.get("powersgd_bytes") and any(cause.name == "slow-link" for cause in causes):
+        share = options["powersgd_bytes"] / options["gradient_bytes"]
+        left = exposed(picture.steps, lambda seconds: seconds * share)
+        basis = f"{share:.0%} of the bytes; gradients are approximated, and compressing takes time that is not in it"
+        yield Remedy("PowerSGD of rank 2 (comm_hook powersgd)", now - left, basis)
     saved = now * (1 - 1 / ACCUMULATED) + picture.of_phase(OPTIMIZER) * (1 - 1 / ACCUMULATED)
     basis = (
         f"no_sync() in {ACCUMULATED - 1} of {ACCUMULATED} batches; the batch of a step is {ACCUMULATED} times as large"

@@ -7,12 +7,13 @@ what the script does after a step.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from retrofit.why.instruments.buckets import DONE, FULL
-from retrofit.why.instruments.collectives import CALL
+from retrofit.why.instruments.collectives import CALL, ISSUED
 from retrofit.why.instruments.loaders import DATA
 from retrofit.why.instruments.training import BACKWARD, OPTIMIZER
 from retrofit.why.marks import BEGIN, END, MOMENT, Mark
@@ -31,6 +32,7 @@ class Meeting:
     came: float  # the rank has done what it does by itself
     left: float
     num_bytes: float
+    issued: float = 0.0  # when the rank has told the others; `came`, but for a call that is waited for later
 
 
 @dataclass
@@ -58,12 +60,50 @@ class Step:
 
 def steps_of(marks: Sequence[Mark]) -> list[Step]:
     """Return the whole steps of a rank, in order. The first begins with the first batch."""
-    own = sorted((mark for mark in marks), key=lambda mark: mark.seconds)
-    training = _training_passes(own)
-    steps: list[Step] = []
-    for first, last in _spans(own, training):
-        steps.append(_step(own, first, last, training))
-    return steps
+    found = _Marks(sorted(marks, key=lambda mark: mark.seconds))
+    return [_step(found, first, last) for first, last in _spans(found)]
+
+
+class _Marks:
+    """The marks of a rank in order, and what is asked about them again and again, found in one pass.
+
+    A training that prints in every step has hundreds of thousands.
+    """
+
+    def __init__(self, marks: list[Mark]) -> None:
+        self.all = marks
+        self.training = _training_passes(marks)
+        self.issued = {mark.value: mark.seconds for mark in marks if mark.name == ISSUED}
+        self.done = [mark for mark in marks if mark.name == DONE]
+        self.done_before = _counts(marks, DONE)
+        self.queue = [mark.value for mark in marks if mark.name == QUEUE]
+        self.queue_before = _counts(marks, QUEUE)
+        self.labels = self._labels()
+
+    def _labels(self) -> list[str]:
+        """Return for each mark what follows it, where nothing is open: it is named by what comes next."""
+        evaluates, is_evaluating = [], False
+        for mark in self.all:
+            if mark.name == OPTIMIZER:
+                is_evaluating = False
+            elif mark.name.startswith(DATA):
+                is_evaluating = mark.name not in self.training
+            evaluates.append(is_evaluating)
+        labels, after = [AFTER] * len(self.all), ""
+        for position in reversed(range(len(self.all))):
+            if after.startswith(DATA):
+                labels[position] = EVALUATION if evaluates[position] else AFTER
+            elif after:
+                labels[position] = FORWARD if after == BACKWARD else GRADIENTS
+            mark = self.all[position]
+            if mark.kind == BEGIN and (mark.name in (BACKWARD, OPTIMIZER) or mark.name.startswith(DATA)):
+                after = mark.name
+        return labels
+
+
+def _counts(marks: Sequence[Mark], name: str) -> list[int]:
+    """Return how many marks of this name are before each place."""
+    return [0, *itertools.accumulate(mark.name == name for mark in marks)]
 
 
 def _training_passes(marks: Sequence[Mark]) -> set[str]:
@@ -77,36 +117,36 @@ def _training_passes(marks: Sequence[Mark]) -> set[str]:
     return passes
 
 
-def _spans(marks: Sequence[Mark], training: set[str]) -> Iterator[tuple[int, int]]:
+def _spans(found: _Marks) -> Iterator[tuple[int, int]]:
     """Yield the positions of the first mark of each step and of that of the next."""
-    starts, is_made = [], True
-    for position, mark in enumerate(marks):
+    starts, is_made, is_without = [], True, not found.training
+    for position, mark in enumerate(found.all):
         if mark.kind == END and mark.name == OPTIMIZER:
             is_made = True
-        elif mark.kind == BEGIN and is_made and (mark.name in training or (not training and mark.name == BACKWARD)):
+        elif mark.kind == BEGIN and is_made and (mark.name in found.training or (is_without and mark.name == BACKWARD)):
             starts.append(position)
             is_made = False
     yield from zip(starts, starts[1:])
 
 
-def _step(marks: Sequence[Mark], first: int, last: int, training: set[str]) -> Step:
+def _step(found: _Marks, first: int, last: int) -> Step:
+    marks = found.all
     step = Step(marks[first].seconds, marks[last].seconds, cpu=marks[last].cpu - marks[first].cpu)
     open_names: list[str] = []
     before = marks[first].seconds
     for position in range(first, last):
-        mark, after = marks[position], marks[position + 1]
-        _enter(step, mark, open_names, training)
-        label = _label(marks, position, open_names, training)
-        span = after.seconds - before
+        _enter(step, marks[position], open_names, found.training)
+        after = marks[position + 1].seconds
+        label = _label(found, position, open_names)
         if step.spans and step.spans[-1][0] == label:
-            step.spans[-1] = (label, step.spans[-1][1], after.seconds)
+            step.spans[-1] = (label, step.spans[-1][1], after)
         else:
-            step.spans.append((label, before, after.seconds))
-        before = after.seconds
-        if not _is_meeting(open_names):
-            step.phases[label] += span
-    _find_meetings(step, marks[first:last], training, marks, first)
-    _find_queue(step, marks, first, last)
+            step.spans.append((label, before, after))
+        if not any(name.startswith(CALL) for name in open_names):
+            step.phases[label] += after - before
+        before = after
+    _find_meetings(step, found, first, last)
+    _find_queue(step, found, first, last)
     step.phases = {name: seconds for name, seconds in step.phases.items() if seconds > 0}
     return step
 
@@ -121,70 +161,47 @@ def _enter(step: Step, mark: Mark, open_names: list[str], training: set[str]) ->
             step.samples += mark.value
 
 
-def _is_meeting(open_names: Sequence[str]) -> bool:
-    return any(name.startswith(CALL) for name in open_names)
+def _label(found: _Marks, position: int, open_names: Sequence[str]) -> str:
+    if not open_names:
+        return found.labels[position]
+    name = open_names[-1]
+    if not name.startswith(DATA):
+        return name
+    return LOADING if name in found.training else EVALUATION
 
 
-def _label(marks: Sequence[Mark], position: int, open_names: Sequence[str], training: set[str]) -> str:
-    if open_names:
-        name = open_names[-1]
-        if not name.startswith(DATA):
-            return name
-        return LOADING if name in training else EVALUATION
-    return _named_by_next(marks, position, training)
-
-
-def _named_by_next(marks: Sequence[Mark], position: int, training: set[str]) -> str:
-    for mark in marks[position + 1 :]:
-        if mark.kind != BEGIN:
-            continue
-        if mark.name == BACKWARD:
-            return FORWARD
-        if mark.name == OPTIMIZER:
-            return GRADIENTS
-        if mark.name.startswith(DATA):
-            return EVALUATION if _is_evaluating(marks, position, training) else AFTER
-    return AFTER
-
-
-def _is_evaluating(marks: Sequence[Mark], position: int, training: set[str]) -> bool:
-    """Return whether the last batch since the optimizer's step was not one to train on."""
-    for mark in reversed(marks[: position + 1]):
-        if mark.name == OPTIMIZER:
-            return False
-        if mark.name.startswith(DATA):
-            return mark.name not in training
-    return False
-
-
-def _find_meetings(step: Step, own: Sequence[Mark], training: set[str], marks: Sequence[Mark], first: int) -> None:
+def _find_meetings(step: Step, found: _Marks, first: int, last: int) -> None:
     """Find the collective calls, and the ends of backward passes in which buckets were filled."""
-    begun: dict[str, tuple[float, int]] = {}
+    begun: dict[str, tuple[Mark, int]] = {}
     full: list[Mark] = []
-    for position, mark in enumerate(own, first):
+    filled: list[Mark] = []
+    for position in range(first, last):
+        mark = found.all[position]
         if mark.kind == BEGIN:
-            begun[mark.name] = (mark.seconds, position)
+            begun[mark.name] = (mark, position)
             full = [] if mark.name == BACKWARD else full
         elif mark.kind == MOMENT and mark.name == FULL:
             full.append(mark)
+            filled.append(mark)
         elif mark.kind == END and mark.name in begun:
-            came, since = begun.pop(mark.name)
+            begin, since = begun.pop(mark.name)
+            came = begin.seconds
             if mark.name.startswith(CALL):
-                phase = BACKWARD if BACKWARD in begun else _named_by_next(marks, since, training)
-                step.meetings.append(Meeting(mark.name, phase, came, mark.seconds, mark.value))
+                phase = BACKWARD if BACKWARD in begun else found.labels[since]
+                told = found.issued.get(mark.value, came) if mark.value else came
+                step.meetings.append(Meeting(mark.name, phase, came, mark.seconds, begin.value, told))
             elif mark.name == BACKWARD and full:
                 came = full[-1].seconds
                 size = sum(one.value for one in full)
-                step.meetings.append(Meeting(ALL_REDUCE, BACKWARD, came, mark.seconds, size))
+                step.meetings.append(Meeting(ALL_REDUCE, BACKWARD, came, mark.seconds, size, came))
                 step.phases[BACKWARD] -= mark.seconds - came
                 full = []
-    done = [mark for mark in marks[first:] if mark.name == DONE]
-    for bucket, end in zip((mark for mark in own if mark.name == FULL), done):
+    done = found.done[found.done_before[first] :]
+    for bucket, end in zip(filled, done[: len(filled)]):
         step.buckets.append((bucket.seconds, end.seconds, bucket.value))
 
 
-def _find_queue(step: Step, marks: Sequence[Mark], first: int, last: int) -> None:
-    counts = [mark.value for mark in marks[first:last] if mark.name == QUEUE]
-    before = next((mark.value for mark in reversed(marks[:first]) if mark.name == QUEUE), None)
-    if counts and before is not None:
-        step.queued = counts[-1] - before
+def _find_queue(step: Step, found: _Marks, first: int, last: int) -> None:
+    before, after = found.queue_before[first], found.queue_before[last]
+    if before and after > before:
+        step.queued = found.queue[after - 1] - found.queue[before - 1]

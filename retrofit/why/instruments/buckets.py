@@ -54,11 +54,24 @@ def _stamped(hook: Any, marks: Marks) -> Any:
         num_bytes = bucket.buffer().nbytes
         marks.add_of_any_thread(FULL, num_bytes)
         future = hook(state, bucket)
-        if not bucket.buffer().is_cuda:  # there it is the stream that waits, and no thread is told
-            future.add_done_callback(lambda _: marks.add_of_any_thread(DONE, num_bytes))
+        if bucket.buffer().is_cuda:  # what follows runs in a stream that waits for the all-reduce
+            return future.then(lambda done: _noted(marks, num_bytes, done.value()))
+        future.add_done_callback(lambda _: marks.add_of_any_thread(DONE, num_bytes))
         return future
 
     return stamped
+
+
+def _noted(marks: Marks, num_bytes: float, value: Any) -> Any:
+    marks.add_of_any_thread(DONE, num_bytes)
+    return value
+
+
+def _powersgd_bytes(parameter: torch.Tensor) -> int:
+    """Return what PowerSGD of rank 2 sends of a gradient: of a matrix two rows and two columns, if that is less."""
+    whole, rows = parameter.numel(), len(parameter) if parameter.dim() > 1 else 0
+    sent = min(whole, 2 * (rows + whole // rows)) if rows else whole
+    return sent * parameter.element_size()
 
 
 def _options_of(model: DistributedDataParallel) -> dict[str, Any]:
@@ -68,6 +81,7 @@ def _options_of(model: DistributedDataParallel) -> dict[str, Any]:
     return {
         "bucket_mib": model.bucket_bytes_cap / 2**20,
         "gradient_bytes": sum(sizes),
+        "powersgd_bytes": sum(_powersgd_bytes(p) for p in model.parameters() if p.requires_grad),
         "find_unused_parameters": bool(model.find_unused_parameters),
         "static_graph": bool(getattr(model, "static_graph", False)),
         "gradient_as_bucket_view": bool(model.gradient_as_bucket_view),
