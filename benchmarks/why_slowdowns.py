@@ -121,6 +121,8 @@ def card_of(project: str, environ: dict[str, str], steps: int, before: Sequence[
 def throttled_link() -> Iterator[bool]:
     """Make a network namespace with a loopback device of its own; give False where that is not allowed."""
     tools = shutil.which("ip") and shutil.which("tc")
+    if tools:
+        _call("ip", "netns", "delete", NAMESPACE)  # of a run that was killed
     made = bool(tools) and _call("ip", "netns", "add", NAMESPACE)
     try:
         yield made and _call("ip", "netns", "exec", NAMESPACE, "ip", "link", "set", "lo", "up")

@@ -291,3 +291,34 @@ def test_a_step_with_thousands_of_prints_is_read_and_drawn_quickly(tmp_path: Pat
     found = picture_of(folder, None)
     assert {cause.name for cause in causes_of(found)} == {"late-rank", "logging"}
     assert timeline(found).count("<path") < 200
+
+
+def test_first_steps_that_meet_otherwise_are_left_out(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "many", {}, {})
+    for path in folder.iterdir():
+        content = json.loads(path.read_text())
+        marks, made = [], 0
+        for mark in content["marks"]:
+            made += mark[:2] == [END, "optimizer"]
+            marks.append(mark)
+            if mark[:2] == [BEGIN, "backward"] and made < 8:
+                marks += [[BEGIN, "collective all_reduce", *mark[2:]], [END, "collective all_reduce", *mark[2:4], 0]]
+        path.write_text(json.dumps({**content, "marks": marks}))
+    found = picture_of(folder, None)
+    assert len(found.steps) == STEPS - 8 - 1  # the last step has no end
+    assert {meeting.kind for step in found.steps for meeting in step.ranks[0].meetings} == {ALL_REDUCE}
+
+
+def test_a_slow_link_is_named_for_a_sharded_model_too(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "many", {"all-reduce": 0.0}, {"all-reduce": 0.0}, buckets=0)
+    for path in folder.iterdir():
+        content, later, marks = json.loads(path.read_text()), 0.0, []
+        for kind, name, seconds, cpu, value in content["marks"]:
+            marks.append([kind, name, seconds + later, cpu, value])
+            if (kind, name) == (BEGIN, "backward"):
+                marks.append([BEGIN, "collective all_gather_into_tensor", seconds + later, cpu, 4e6])
+                later += 0.5
+                marks.append([END, "collective all_gather_into_tensor", seconds + later, cpu, 0])
+        path.write_text(json.dumps({**content, "marks": marks}))
+    (cause,) = causes_of(picture_of(folder, None))
+    assert cause.name == "slow-link" and "32 Mbit/s" in cause.evidence

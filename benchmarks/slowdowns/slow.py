@@ -70,7 +70,7 @@ def bucket_mb() -> float:
 
 
 def prepared(model: nn.Module) -> nn.Module:
-    """Return the model as it is wrapped, and begin what goes on for the whole training."""
+    """Return the model as it is wrapped, and begin what lasts for the whole training."""
     if KIND == "threads":
         torch.set_num_threads(8)
     elif KIND == "contention":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
@@ -69,15 +69,15 @@ def _timeline(figure: Figure, step: CommonStep, shown: int) -> None:
 
 
 def _visible(step: Step) -> Iterator[tuple[str, float, float]]:
-    """Yield the parts of a step with begin and end, as far as a figure can show them: a step may print a thousand times."""
+    """Yield the parts of a step with begin and end, as far as a figure shows them: a step may print a lot."""
     width = step.seconds / CELLS
-    cells: list[Counter[str]] = [Counter() for _ in range(CELLS)]
+    cells: list[dict[str, float]] = [defaultdict(float) for _ in range(CELLS)]
     for phase, begin, end in step.spans:
         first, last = (min(CELLS - 1, max(0, int((at - step.start) / width))) for at in (begin, end))
         for cell in range(first, last + 1):
             start = step.start + cell * width
             cells[cell][PART_OF.get(phase, REST)] += min(end, start + width) - max(begin, start)
-    names = [cell.most_common(1)[0][0] if cell else REST for cell in cells]
+    names = [max(cell, key=lambda name: cell[name]) if cell else REST for cell in cells]
     place = 0
     for name, own in itertools.groupby(names):
         number = len(list(own))

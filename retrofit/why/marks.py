@@ -30,7 +30,7 @@ class Mark(NamedTuple):
 
 
 class DeviceClock:
-    """Events in the queue of this process's GPU, and the moments on the host's clock that they stand for."""
+    """Events in the queue of this process's GPU, and their moments on the host's clock."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

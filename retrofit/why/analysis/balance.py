@@ -18,7 +18,7 @@ class Wait:
     """One meeting of all ranks."""
 
     late: int  # the rank that came last
-    late_by: float  # s after the one before it, as far as somebody waits for it
+    late_by: float  # s after the one before it, as far as another rank waits for it
     waits: list[float]  # of each rank, s
     transfer: float  # s from the last arrival until the ranks leave, mean
 

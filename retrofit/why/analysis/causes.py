@@ -145,21 +145,33 @@ def _layers(picture: Picture) -> Iterator[Cause]:
 
 
 def _link(picture: Picture) -> Iterator[Cause]:
-    size, seconds = _bytes(picture), reduced(picture.steps)
-    exposed = picture.of_meetings("transfers", BACKWARD)
+    size, seconds = _traffic(picture)
+    exposed = picture.of_meetings("transfers", BACKWARD, FORWARD)
     if not size or not seconds or exposed < COMMUNICATION * picture.seconds:
         return
-    per_second = size * 2 * (picture.world_size - 1) / picture.world_size / seconds
+    per_second = size / seconds
     if per_second < SLOW_LINK and not list(_buckets(picture)):
         shown = (
-            f"{size / 2**20:.1f} MiB of gradients need {1e3 * seconds:.1f} ms, {per_second * 8 / 1e6:.0f} Mbit/s; "
-            f"{1e3 * exposed:.1f} ms of them after the backward pass"
+            f"{size / 2**20:.1f} MiB of a rank need {1e3 * seconds:.1f} ms, {per_second * 8 / 1e6:.0f} Mbit/s; "
+            f"the ranks compute nothing for {1e3 * exposed:.1f} ms of these"
         )
         yield Cause("slow-link", "the link between the ranks is slow", exposed, shown, phase=BACKWARD)
 
 
-def _bytes(picture: Picture) -> float:
-    return median(sum(bucket[2] for bucket in step.ranks[0].buckets) for step in picture.steps)
+def _traffic(picture: Picture) -> tuple[float, float]:
+    """Return the bytes that a rank sends in the passes of a step, and the seconds that they take, hidden or not.
+
+    Of the buckets of DDP; without these, of the collective calls in the passes: those of a sharded model.
+    """
+    share = (picture.world_size - 1) / picture.world_size
+    buckets = median(sum(bucket[2] for bucket in step.ranks[0].buckets) for step in picture.steps)
+    if buckets:
+        return 2 * share * buckets, reduced(picture.steps)
+    calls = median(
+        sum(one.num_bytes for one in step.ranks[0].meetings if one.phase in (FORWARD, BACKWARD))
+        for step in picture.steps
+    )
+    return share * calls, picture.of_meetings("transfers", FORWARD, BACKWARD)
 
 
 def _threads(picture: Picture) -> Iterator[Cause]:

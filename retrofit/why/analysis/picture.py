@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,8 @@ def picture_of(folder: Path, single: Path | None) -> Picture:
     """Return the picture of the run whose marks are in `folder`. Raises TooFewSteps."""
     found = sorted((read_marks(path) for path in folder.glob("rank*.json")), key=lambda one: one[0]["rank"])
     of_ranks = [_settled(steps_of(marks)) for marks in on_one_clock(found)] if found else []
-    steps = [step for step in common_steps(of_ranks) if not any(one.has_evaluation for one in step.ranks)]
+    settled = _from_settled(common_steps(of_ranks))
+    steps = [step for step in settled if not any(one.has_evaluation for one in step.ranks)]
     if len(steps) < FEWEST:
         made = min(map(len, of_ranks), default=0)
         raise TooFewSteps(
@@ -102,3 +104,14 @@ def picture_of(folder: Path, single: Path | None) -> Picture:
 
 def _settled(steps: Sequence[Step]) -> list[Step]:
     return list(steps[WARM_UP:])
+
+
+def _from_settled(steps: Sequence[CommonStep]) -> list[CommonStep]:
+    """Leave out the first steps in which the ranks meet otherwise than they mostly do in the second half.
+
+    The runtime averages gradients at the end of its first passes, and lets DDP reduce buckets from then on.
+    """
+    kinds = [tuple(meeting.kind for meeting in step.ranks[0].meetings) for step in steps]
+    later = Counter(kinds[len(kinds) // 2 :]).most_common(1)
+    first = kinds.index(later[0][0]) if later else 0
+    return list(steps[first:])

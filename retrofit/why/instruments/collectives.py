@@ -118,9 +118,10 @@ def _is_in_batchnorm(frame: Any) -> bool:
 
 
 def _num_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    """Return the bytes of the first tensor, or of the tensors in the first list of them."""
+    """Return the bytes of the largest argument, a tensor or a list of them: of what is gathered, or is reduced."""
+    largest = 0
     for value in (*args, *kwargs.values()):
         tensors = value if isinstance(value, (list, tuple)) else [value]
         if tensors and isinstance(tensors[0], torch.Tensor):
-            return float(sum(tensor.nbytes for tensor in tensors))
-    return 0.0
+            largest = max(largest, sum(tensor.nbytes for tensor in tensors))
+    return float(largest)
