@@ -162,6 +162,8 @@ NOT_RUN = {
     "python benchmarks/convert_speed.py --sizes 2000 --rounds 3": LONG,
     "python benchmarks/consistency.py": LONG,
     "python benchmarks/harmless_rewrites.py": LONG,
+    "python benchmarks/why_overhead.py": LONG,
+    "python benchmarks/why_slowdowns.py": LONG,
     "python benchmarks/check_speed.py": LONG,
     "python benchmarks/check_speed.py --sizes 500 1000 2000 5000 10000 --rounds 1": LONG,
     "python benchmarks/check_speed.py --before DIR --sizes 500 --rounds 2 --scripts FILE": "needs two versions",

@@ -99,3 +99,17 @@ def test_the_seconds_of_a_conversion() -> None:
     assert ended.returncode == 0, ended.stderr
     _, row = ended.stdout.splitlines()
     assert re.fullmatch(r" *\d+ +\d+\.\d\d s +\d+\.\d\d s +\d+ ms +\d+", row)
+
+
+@pytest.mark.slow
+def test_a_slowdown_is_put_into_a_training_and_judged() -> None:
+    ended = run("why_slowdowns.py", "--seeds", "1", "--only", "forward", "--projects", "mlp", "--steps", "16")
+    assert ended.returncode == 0, ended.stderr
+    assert '"kind": "forward"' in ended.stdout and "of 1 slowdowns named" in ended.stdout
+
+
+@pytest.mark.slow
+def test_what_the_instruments_cost_is_measured_in_turns() -> None:
+    ended = run("why_overhead.py", "--pairs", "2", "--block", "2", "--projects", "mlp")
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"mlp: \d\.\d+ \(quartiles .* in 2 pairs", ended.stdout)

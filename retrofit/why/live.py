@@ -7,6 +7,7 @@ later, so that no rank waits for another, and writes why.json, why.html and curv
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import shlex
@@ -113,19 +114,17 @@ class Live:
         if self._last is None:
             said = f"nothing could be compared: {self.step} steps were made, or {self.folder} is not one for all ranks"
         else:
-            said = f"{headline(self._last)} ({self._page(self._last)})"
+            self._draw(self._last)
+            said = f"{headline(self._last)}. Written to {self.folder}/"
         print(f"retrofit why: {said}", file=sys.stderr, flush=True)
 
-    def _page(self, picture: Picture) -> Path:
-        """Write the page, which takes a second, and return it; else the card, where no figures can be drawn."""
-        try:
+    def _draw(self, picture: Picture) -> None:
+        """Write the page, which takes a second; without matplotlib there is none."""
+        with contextlib.suppress(ImportError):
             from retrofit.why.page import write_card
 
             made = {"Script": shlex.join(sys.argv), "Optimizer steps": str(self.step)}
             write_card(self.folder / "why.html", picture, made)
-        except ImportError:
-            return self.folder / "why.json"
-        return self.folder / "why.html"
 
     def _wait_for_others(self) -> None:
         world, own = self.recording.facts["world_size"], self.recording.facts["window"]
