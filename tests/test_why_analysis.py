@@ -18,6 +18,7 @@ from retrofit.why.analysis.steps import ALL_REDUCE, steps_of
 from retrofit.why.analysis.waterfall import COMMUNICATION, LATENESS, REST, waterfall
 from retrofit.why.charts import timeline
 from retrofit.why.marks import BEGIN, END, MOMENT, Mark, Marks
+from retrofit.why.page import card_as_html
 from retrofit.why.report import card, scalars
 from retrofit.why.terminal import print_card
 
@@ -322,3 +323,10 @@ def test_a_slow_link_is_named_for_a_sharded_model_too(tmp_path: Path) -> None:
         path.write_text(json.dumps({**content, "marks": marks}))
     (cause,) = causes_of(picture_of(folder, None))
     assert cause.name == "slow-link" and "32 Mbit/s" in cause.evidence
+
+
+def test_a_training_on_one_process_has_a_card_and_a_page(tmp_path: Path) -> None:
+    found = picture(tmp_path, {"data": 10.0})
+    assert "one process: 23.0 ms per step" in printed(found)
+    assert [cause.name for cause in causes_of(found)] == ["loader"]
+    assert "steps on 1 process<" in card_as_html(found, {})

@@ -15,6 +15,7 @@ from retrofit.verify.report.html_parts import (
     table_of,
     write_page,
 )
+from retrofit.verify.verdict import count
 
 from .analysis.causes import Cause, causes_of
 from .analysis.picture import Picture
@@ -50,7 +51,7 @@ def card_as_html(picture: Picture, made: Mapping[str, str]) -> str:
 
 def _header(picture: Picture, made: Mapping[str, str]) -> Html:
     facts = {name: command_line(text) if name == "Script" else text for name, text in made.items()}
-    facts["Compared"] = f"{len(picture.steps)} steps on {picture.world_size} processes"
+    facts["Compared"] = f"{len(picture.steps)} steps on {count(picture.world_size, 'process', 'processes')}"
     words = element("p", "retrofit why", kind="product"), element("h1", headline(picture))
     return element("header", *words, fact_list(facts))
 

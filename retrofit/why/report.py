@@ -49,6 +49,8 @@ def headline(picture: Picture) -> str:
     """Return the speed-up and the length of a step in one sentence."""
     world, steps = picture.world_size, f"{len(picture.steps)} steps compared"
     step = f"{1e3 * picture.seconds:.1f} ms per step"
+    if world == 1:
+        return f"one process: {step}, {steps}"
     if picture.speedup is not None:
         alone = f"{1e3 * picture.single_seconds:.1f} ms"
         return f"{world} processes are {picture.speedup:.2f} times as fast as one: {step}, one process {alone}; {steps}"
