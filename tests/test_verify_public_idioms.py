@@ -211,3 +211,15 @@ def test_samples_that_are_mixed_one_by_one_are_not_judged(tmp_path: Path) -> Non
     status, report = judge(tmp_path, ["--batch-flag", "batch"], ["--batch", "8"])
     assert (status, report["status"]) == (3, "INCOMPLETE"), report["conclusion"]
     assert "mixed with each other one by one (train.py:" in report["conclusion"]
+
+
+def test_a_loss_that_couples_samples_is_named_where_samples_are_mixed_too(tmp_path: Path) -> None:
+    looked = "for a, b in loader:\n        apart = (a[0] - a[1]).abs().sum()"
+    script = HEAD + LOOP.replace("for a, b in loader:", looked)
+    loss = "loss = torch.nn.functional.mse_loss(model(a), b)\n"
+    coupled = "out = model(a)\n        loss = 1 - (out * b).sum() / (out.square().sum() + b.square().sum())\n"
+    assert loss in script
+    (tmp_path / "train.py").write_text(script.replace(loss, coupled))
+    status, report = judge(tmp_path, ["--batch-flag", "batch"], ["--batch", "8"])
+    assert status == 1, report["conclusion"]
+    assert "RF309" in {fault["cause"] for fault in report["faults"]}

@@ -33,7 +33,7 @@ class Clock:
         self.now, self.marks = start, list[Mark]()
 
     def add(self, kind: str, name: str, value: float = 0.0) -> None:
-        self.marks.append(Mark(kind, name, self.now / 1e3, self.now / 1e3, value))
+        self.marks.append(Mark(kind, name, self.now / 1e3, value))
 
     def during(self, name: str, milliseconds: float, value: float = 0.0) -> None:
         if milliseconds:
@@ -251,9 +251,7 @@ def test_marks_of_another_machine_are_moved_onto_one_clock(tmp_path: Path) -> No
     path = folder / "rank1.json"
     content = json.loads(path.read_text())
     content["host"] = "b"
-    content["marks"] = [
-        [kind, name, seconds + 500.0, cpu, value] for kind, name, seconds, cpu, value in content["marks"]
-    ]
+    content["marks"] = [[kind, name, seconds + 500.0, value] for kind, name, seconds, value in content["marks"]]
     path.write_text(json.dumps(content))
     found = picture_of(folder, None)
     (cause,) = (cause for cause in causes_of(found) if cause.name == "late-rank")
@@ -282,12 +280,12 @@ def test_a_step_with_thousands_of_prints_is_read_and_drawn_quickly(tmp_path: Pat
     path = folder / "rank0.json"
     content = json.loads(path.read_text())
     marks = []
-    for kind, name, seconds, cpu, value in content["marks"]:
-        marks.append([kind, name, seconds, cpu, value])
+    for kind, name, seconds, value in content["marks"]:
+        marks.append([kind, name, seconds, value])
         if (kind, name) == (BEGIN, "print"):
             for number in range(4000):
-                marks.append([END, name, seconds + (number + 0.5) * 5e-6, cpu, value])
-                marks.append([BEGIN, name, seconds + (number + 0.6) * 5e-6, cpu, value])
+                marks.append([END, name, seconds + (number + 0.5) * 5e-6, value])
+                marks.append([BEGIN, name, seconds + (number + 0.6) * 5e-6, value])
     path.write_text(json.dumps({**content, "marks": marks}))
     found = picture_of(folder, None)
     assert {cause.name for cause in causes_of(found)} == {"late-rank", "logging"}
@@ -303,7 +301,7 @@ def test_first_steps_that_meet_otherwise_are_left_out(tmp_path: Path) -> None:
             made += mark[:2] == [END, "optimizer"]
             marks.append(mark)
             if mark[:2] == [BEGIN, "backward"] and made < 8:
-                marks += [[BEGIN, "collective all_reduce", *mark[2:]], [END, "collective all_reduce", *mark[2:4], 0]]
+                marks += [[BEGIN, "collective all_reduce", *mark[2:]], [END, "collective all_reduce", mark[2], 0]]
         path.write_text(json.dumps({**content, "marks": marks}))
     found = picture_of(folder, None)
     assert len(found.steps) == STEPS - 8 - 1  # the last step has no end
@@ -314,12 +312,12 @@ def test_a_slow_link_is_named_for_a_sharded_model_too(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "many", {"all-reduce": 0.0}, {"all-reduce": 0.0}, buckets=0)
     for path in folder.iterdir():
         content, later, marks = json.loads(path.read_text()), 0.0, []
-        for kind, name, seconds, cpu, value in content["marks"]:
-            marks.append([kind, name, seconds + later, cpu, value])
+        for kind, name, seconds, value in content["marks"]:
+            marks.append([kind, name, seconds + later, value])
             if (kind, name) == (BEGIN, "backward"):
-                marks.append([BEGIN, "collective all_gather_into_tensor", seconds + later, cpu, 4e6])
+                marks.append([BEGIN, "collective all_gather_into_tensor", seconds + later, 4e6])
                 later += 0.5
-                marks.append([END, "collective all_gather_into_tensor", seconds + later, cpu, 0])
+                marks.append([END, "collective all_gather_into_tensor", seconds + later, 0])
         path.write_text(json.dumps({**content, "marks": marks}))
     (cause,) = causes_of(picture_of(folder, None))
     assert cause.name == "slow-link" and "32 Mbit/s" in cause.evidence

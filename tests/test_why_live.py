@@ -88,6 +88,26 @@ def test_a_training_that_is_too_short_says_so(tmp_path: Path) -> None:
     assert "nothing could be compared: 4 steps were made" in result.stderr
 
 
+def test_a_folder_that_cannot_be_written_ends_the_measurement_and_not_the_training(tmp_path: Path) -> None:
+    (tmp_path / "why").write_text("a file of the user")
+    result = started(tmp_path, WITH_RUNTIME + "print('trained')\n", "train.py", RETROFIT_WHY="1")
+    assert result.returncode == 0 and result.stdout.count("trained") == 2, result.stderr
+    assert result.stderr.count("the measurement has ended, the training has not: ") == 2
+    assert (tmp_path / "why").read_text() == "a file of the user"
+
+
+def test_the_command_and_the_variable_do_not_measure_twice(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WITH_RUNTIME)
+    (tmp_path / "multigpu.py").write_bytes((ROOT / "retrofit" / "multigpu.py").read_bytes())
+    command = [sys.executable, "-m", "retrofit", "why", "train.py", "--no-single", "--html", "", "--json", "card.json"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RETROFIT_WHY": "1"}
+    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert 0.005 < card["step_s"] < 0.1 and card["causes"][0]["rank"] == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["card.json", "multigpu.py", "train.py"]
+
+
 @pytest.mark.parametrize(("step", "starts"), [(FIRST, True), (10 * FIRST, True), (EVERY, False), (EVERY + FIRST, True)])
 def test_windows_begin_at_the_same_steps_on_every_rank(step: int, starts: bool) -> None:
     assert starts_window(step) is starts

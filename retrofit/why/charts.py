@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito 2008: they stand out on white and on black.
+# Okabe and Ito 2008: they can be told apart on white and on black.
 PART_COLOURS = {
     "data": "#56b4e9", "forward and loss": "#009e73", "backward": "#0072b2", "gradients and optimizer": "#cc79a7",
     "printing and logging": "#e69f00", "checkpoints": "#f0e442", "reads from the GPU": "#b07aa1",

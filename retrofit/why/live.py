@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,32 @@ class Live:
         self.step, self._start = 0, 0
         self._is_unread = False
         self._last: Picture | None = None
+        self._failed: Exception | None = None
         self._curves: Any = None
 
     def begin(self) -> None:
         """Switch the instruments on; nothing is noted before the first window."""
-        if self.recording.rank == 0:
-            for old in self.folder.glob("rank*.json"):
-                old.unlink()
         self.recording.marks.is_on = False
-        self.recording.begin(self._on_step)
-        atexit.register(self._end)
+        self.recording.begin(lambda: self._safely(self._on_step))
+        atexit.register(lambda: self._safely(self._end))
+        if self.recording.rank == 0:
+            self._safely(self._forget)
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        """Do a part of the measurement. An error of it ends the measurement, and never the training."""
+        if self._failed is not None:
+            return
+        try:
+            work()
+        except Exception as error:
+            self._failed, self.recording.marks.is_on = error, False
+            said = f"the measurement has ended, the training has not: {type(error).__name__}: {error}"
+            print(f"retrofit why: rank {self.recording.rank}: {said}", file=sys.stderr, flush=True)
+
+    def _forget(self) -> None:
+        """Remove the marks of an earlier training."""
+        for old in self.folder.glob("rank*.json"):
+            old.unlink()
 
     def _on_step(self) -> None:
         self.step += 1

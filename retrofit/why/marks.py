@@ -25,7 +25,6 @@ class Mark(NamedTuple):
     kind: str  # BEGIN, END or MOMENT
     name: str  # "backward"
     seconds: float
-    cpu: float  # seconds for which the thread has had a core so far
     value: float = 0.0  # bytes of a bucket, samples of a batch
 
 
@@ -59,11 +58,16 @@ class DeviceClock:
         return event
 
 
+def _is_of_torch() -> bool:
+    """Return whether this thread was started outside of Python, as those of torch's backward passes are."""
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
 class Marks:
     """The marks of the main thread, in order. Those of other threads (prefetchers, loggers) cost the step nothing.
 
     With a GPU, work is given to it long before it is done. Then a mark is an event in its queue, and its time is when
-    the queue comes to it: two of them are as far apart as the step loses there. Nothing waits for it before `settle`.
+    the queue comes to it: two of them are as far apart as the step loses there. `begin` and `settle` wait for it.
     """
 
     def __init__(self) -> None:
@@ -80,17 +84,13 @@ class Marks:
 
     def add(self, kind: str, name: str, value: float = 0.0) -> None:
         """Note a moment of the main thread, or of the thread in which torch runs a backward pass on a GPU."""
-        if not self.is_on:
-            return
-        if threading.get_ident() == self._thread:
-            self._append(Mark(kind, name, time.perf_counter(), time.thread_time(), value))
-        elif isinstance(threading.current_thread(), threading._DummyThread):  # no thread of Python
-            self._append(Mark(kind, name, time.perf_counter(), 0.0, value))
+        if self.is_on and (threading.get_ident() == self._thread or _is_of_torch()):
+            self._append(Mark(kind, name, time.perf_counter(), value))
 
     def add_of_any_thread(self, name: str, value: float = 0.0) -> None:
         """Note a moment that another thread tells, such as the end of a bucket's all-reduce."""
         if self.is_on:
-            self._append(Mark(MOMENT, name, time.perf_counter(), 0.0, value))
+            self._append(Mark(MOMENT, name, time.perf_counter(), value))
 
     def settle(self) -> None:
         """Note no more, and give the marks of a GPU's queue their times: waits for the GPU, once."""

@@ -72,13 +72,12 @@ def _remedies(picture: Picture, remedies: Sequence[Remedy]) -> Html:
     if not remedies:
         return element("p", "None that would save 1 % of a step.")
     rows = [
-        element(
-            "tr",
-            element("th", remedy.what),
-            element("td", f"{1e3 * remedy.seconds:.1f} ms", kind="number"),
-            element("td", f"{remedy.seconds / picture.seconds:.0%}", kind="number"),
-            element("td", f"{1e3 * remedy.step_seconds(picture):.1f} ms", kind="number"),
-            element("td", remedy.basis),
+        _row(
+            remedy.what,
+            _ms(remedy.seconds),
+            f"{remedy.seconds / picture.seconds:.0%}",
+            _ms(remedy.step_seconds(picture)),
+            text=remedy.basis,
         )
         for remedy in remedies
     ]
@@ -88,14 +87,15 @@ def _remedies(picture: Picture, remedies: Sequence[Remedy]) -> Html:
 def _parts(rows: Sequence[Row]) -> Html:
     whole = sum(row.seconds for row in rows)
     shown = [
-        element(
-            "tr",
-            element("th", row.name),
-            element("td", f"{1e3 * row.seconds:.2f} ms", kind="number"),
-            element("td", f"{row.seconds / whole:.1%}", kind="number"),
-            element("td", "" if row.single is None else f"{1e3 * row.single:.2f} ms", kind="number"),
-            element("td", "" if row.lost is None else f"{1e3 * row.lost:.2f} ms", kind="number"),
-        )
-        for row in rows
+        _row(row.name, _ms(row.seconds), f"{row.seconds / whole:.1%}", _ms(row.single), _ms(row.lost)) for row in rows
     ]
     return table_of(("Part", "Time", "Of a step", "One process", "Lost"), shown, kind="parts")
+
+
+def _row(name: str, *numbers: str, text: str = "") -> Html:
+    cells = [element("td", number, kind="number") for number in numbers]
+    return element("tr", element("th", name), *cells, *([element("td", text)] if text else []))
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.2f} ms"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ class Recording:
                 self.marks.add(MOMENT, QUEUE, waited)
             on_step()
 
-        self.facts["started"] = time.perf_counter()
         watch_loaders(self.marks, self.facts)
         watch_training(self.marks, stepped)
         watch_buckets(self.marks, self.facts)

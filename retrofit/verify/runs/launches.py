@@ -30,7 +30,17 @@ WITHOUT_GPUS = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
 # Of the runtime: how processes find each other, which differs in each run, and what the runs are told to differ in.
 NOT_OF_THE_TRAINING = {
     f"RETROFIT_{name}"
-    for name in ("DISTRIBUTED", "LOCAL_RANK", "DIST_URL", "DIST_BACKEND", "DIST_TIMEOUT", "BATCH", "CONSISTENCY")
+    for name in (
+        "DISTRIBUTED",
+        "LOCAL_RANK",
+        "DIST_URL",
+        "DIST_BACKEND",
+        "DIST_TIMEOUT",
+        "BATCH",
+        "CONSISTENCY",
+        "WHY",
+        "WHY_FOLDER",
+    )
 }
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
 ON_SEVERAL = ("many", "resumed", "default", IN_ORDER, LOADED)

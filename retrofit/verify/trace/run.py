@@ -22,7 +22,7 @@ import torch
 from retrofit.distributed.data.random_state import mix_seed, seed_everything
 from retrofit.verify.trace.computation.batchnorm import install_batchnorm
 from retrofit.verify.trace.computation.collectives import install_groups, install_join, install_new_groups
-from retrofit.verify.trace.computation.coupling import mixed_rows
+from retrofit.verify.trace.computation.coupling import paired_rows
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.numbers.float64 import use_float64
@@ -111,7 +111,7 @@ def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, S
     install_join(recorder.record)
     install_gathered(recorder.record)
     rows = BatchRows()
-    rows.on_mixed = mixed_rows(recorder.record)
+    rows.on_mixed = paired_rows(recorder.record)
     streams = Streams(settings.seed, rows.leave)
     rows.is_loading = streams.is_loading
     models = ModelTrace(rows.on_forward)

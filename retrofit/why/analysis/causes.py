@@ -145,8 +145,7 @@ def _layers(picture: Picture) -> Iterator[Cause]:
 
 
 def _link(picture: Picture) -> Iterator[Cause]:
-    size, seconds = _traffic(picture)
-    exposed = picture.of_meetings("transfers", BACKWARD, FORWARD)
+    size, seconds, exposed = _traffic(picture)
     if not size or not seconds or exposed < COMMUNICATION * picture.seconds:
         return
     per_second = size / seconds
@@ -158,20 +157,21 @@ def _link(picture: Picture) -> Iterator[Cause]:
         yield Cause("slow-link", "the link between the ranks is slow", exposed, shown, phase=BACKWARD)
 
 
-def _traffic(picture: Picture) -> tuple[float, float]:
-    """Return the bytes that a rank sends in the passes of a step, and the seconds that they take, hidden or not.
+def _traffic(picture: Picture) -> tuple[float, float, float]:
+    """Return the bytes that a rank sends in the passes of a step, the seconds that they take, and those not hidden.
 
     Of the buckets of DDP; without these, of the collective calls in the passes: those of a sharded model.
     """
     share = (picture.world_size - 1) / picture.world_size
     buckets = median(sum(bucket[2] for bucket in step.ranks[0].buckets) for step in picture.steps)
     if buckets:
-        return 2 * share * buckets, reduced(picture.steps)
+        return 2 * share * buckets, reduced(picture.steps), picture.of_meetings("transfers", BACKWARD)
     calls = median(
         sum(one.num_bytes for one in step.ranks[0].meetings if one.phase in (FORWARD, BACKWARD))
         for step in picture.steps
     )
-    return share * calls, picture.of_meetings("transfers", FORWARD, BACKWARD)
+    exposed = picture.of_meetings("transfers", FORWARD, BACKWARD)
+    return share * calls, exposed, exposed
 
 
 def _threads(picture: Picture) -> Iterator[Cause]:

@@ -47,7 +47,6 @@ class Step:
     buckets: list[tuple[float, float, float]] = field(default_factory=list)  # full at, done at, bytes
     spans: list[tuple[str, float, float]] = field(default_factory=list)  # phase, begin, end; in order, with the waits
     queued: float = 0.0  # s for which it waited for a core
-    cpu: float = 0.0  # s for which it had one
 
     @property
     def seconds(self) -> float:
@@ -131,7 +130,7 @@ def _spans(found: _Marks) -> Iterator[tuple[int, int]]:
 
 def _step(found: _Marks, first: int, last: int) -> Step:
     marks = found.all
-    step = Step(marks[first].seconds, marks[last].seconds, cpu=marks[last].cpu - marks[first].cpu)
+    step = Step(marks[first].seconds, marks[last].seconds)
     open_names: list[str] = []
     before = marks[first].seconds
     for position in range(first, last):

@@ -30,12 +30,13 @@ _LOOKUPS = ("Embedding", "Index", "Gather")
 
 
 class ForwardEvidence:
-    """Records ValidCount, SimilarityProduct and BatchSelection, MAX_EVENTS of each, and the first PairedRows."""
+    """Records ValidCount, SimilarityProduct and BatchSelection, MAX_EVENTS of each, and the lines of PairedRows."""
 
     def __init__(self, record: Record, rows: Callable[[], list[int]]) -> None:
         self._record = record
         self._rows = rows
         self._counts: Counter[type[Event]] = Counter()
+        self._pairs = paired_rows(record)
 
     def watched(self, func: Any, run: Callable[[tuple, dict], Any]) -> Callable[[tuple, dict], Any]:
         """Return `run`, with a look at the arguments first where `func` is one of the operators that tell."""
@@ -94,22 +95,23 @@ class ForwardEvidence:
             return
         if values.requires_grad and self._counts[BatchSelection] < MAX_EVENTS:
             self._event(BatchSelection(op, num_rows))
-        elif not values.requires_grad and not self._counts[PairedRows]:
-            self._event(PairedRows(op, num_rows, place_in_script()))
+        elif not values.requires_grad:
+            self._pairs(op, num_rows, True)
 
     def _event(self, event: Event) -> None:
         self._counts[type(event)] += 1
         self._record(event)
 
 
-def mixed_rows(record: Record) -> Callable[[str], None]:
-    """Return what to call with an operator that mixes rows one by one: the first is recorded."""
-    recorded: list[str] = []
+def paired_rows(record: Record) -> Callable[[str, int, bool], None]:
+    """Return what to call with an operator that pairs rows of data: each line of the script is recorded once."""
+    recorded: set[str] = set()
 
-    def note(name: str) -> None:
-        if not recorded:
-            recorded.append(name)
-            record(PairedRows(name, 1, place_in_script(), is_by_part=False))
+    def note(name: str, num_rows: int, is_by_part: bool) -> None:
+        where = place_in_script()
+        if where not in recorded and len(recorded) < MAX_EVENTS:
+            recorded.add(where)
+            record(PairedRows(name, num_rows, where, is_by_part))
 
     return note
 

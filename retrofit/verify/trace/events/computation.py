@@ -141,7 +141,7 @@ class BatchSelection(Event):
 
 @dataclass(frozen=True)
 class PairedRows(Event):
-    """The samples of a batch are paired with each other, by chance or by their places. Once per process and kind."""
+    """The samples of a batch are paired with each other, by chance or by their places. Once per process and line."""
 
     op: str  # "randperm"
     rows: int  # samples in the batch

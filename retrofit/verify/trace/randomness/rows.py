@@ -76,7 +76,7 @@ class BatchRows:
 
     def __init__(self) -> None:
         self.is_loading: Callable[[], bool] = bool  # a sample is being made: no batch is in hand meanwhile
-        self.on_mixed: Callable[[str], None] = lambda name: None  # an operator mixes rows of data, one by one
+        self.on_mixed: Callable[[str, int, bool], None] = lambda *unused: None  # rows of data are mixed one by one
         self._current: list[int] = []
         self._queue: deque[list[int]] = deque()
         self._batch_of: dict[int, Held] = {}  # by storage
@@ -204,7 +204,7 @@ class BatchRows:
                 result, own = run(args, kwargs), picked(name, args, seeds)
             if not self._in_forward:
                 if self._mixes(func, args):
-                    self.on_mixed(name)
+                    self.on_mixed(name, len(own), False)
                 for tensor in _tensors_in(result):
                     self._note(tensor, own, is_filled=name == "copy_")
             return result

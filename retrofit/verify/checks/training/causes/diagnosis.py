@@ -223,16 +223,17 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
         return Finding(
             f"the loss compares the samples of a batch ({name}), and each rank has its share of them", "RF303"
         )
-    mixed = [event for event in many.main.of(PairedRows) if not event.is_by_part]
-    if mixed and not uneven:
-        message = (
-            f"the samples of a batch are mixed with each other one by one ({mixed[0].where}): a rank mixes its own,"
-        )
-        return Finding(f"{message} as with a smaller batch", undecided=True)
-    places = coupled() if (differs or uneven) and not _uncontrolled(runs) else []
+    pairings = many.main.of(PairedRows)
+    of_data = {event.where.partition(" in ")[0] for event in pairings}
+    coupled_lines = coupled() if (differs or uneven) and not _uncontrolled(runs) else []
+    places = [place for place in coupled_lines if place not in of_data]
     if places:
         message = f"the loss couples the samples of a batch ({first_few(places)}), and each rank has its share of them"
         return Finding(message, "RF309")
+    mixed = [event.where for event in pairings if not event.is_by_part]
+    if mixed and not uneven:
+        message = f"the samples of a batch are mixed with each other one by one ({mixed[0]}): a rank mixes its own,"
+        return Finding(f"{message} as with a smaller batch", undecided=True)
     if uneven:
         shown = ", ".join(f"{one:g}" for one in counts or [rank.rows_per_step[step] for rank in many.ranks])
         return Finding(f"each rank averages over its own elements ({shown}), and DDP averages those means", "RF302")
