@@ -12,7 +12,7 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
 from retrofit.verify.trace.computation.steps.clipping import record_clipping
 from retrofit.verify.trace.computation.steps.step_trace import StepTrace
+from retrofit.verify.trace.computation.unsynced import UnsyncedForwards
 from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches
@@ -69,8 +70,8 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
     """
     recorder = Recorder(Path(settings.folder) / f"rank{settings.rank}.jsonl")
     path = str(Path(settings.project) / script)
-    models, steps = _install(recorder, settings)
     place = functools.partial(_place_of_caller, settings.project)
+    models, steps = _install(recorder, settings, place)
     spawned = SpawnedRanks(recorder.record, settings, place, models.forget)
     spawned.install()
     if settings.decisions:
@@ -97,7 +98,9 @@ def run_traced(settings: TraceSettings, script: str, argv: Sequence[str]) -> Non
         spawned.end()
 
 
-def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, StepTrace]:
+def _install(
+    recorder: Recorder, settings: TraceSettings, place: Callable[[], str | None]
+) -> tuple[ModelTrace, StepTrace]:
     _seed(settings)
     shift_clock(LATER_S * settings.rank)
     threads, cuda = torch.get_num_threads(), torch.cuda.is_available()
@@ -159,6 +162,9 @@ def _install(recorder: Recorder, settings: TraceSettings) -> tuple[ModelTrace, S
     models.install()
     loaders.install()
     steps.install()
+    if settings.world_size > 1:
+        steps.unsynced = UnsyncedForwards(place)
+        steps.unsynced.install()
     states.install()
     if settings.controlled:
         OwnBatches(loaders).install()

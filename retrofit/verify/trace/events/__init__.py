@@ -26,6 +26,7 @@ from .computation import (
     SimilarityProduct,
     StateBeforeStep,
     UncontrolledDraw,
+    UnsyncedForward,
     ValidCount,
     Weights,
     WeightsBeforeStep,
@@ -85,7 +86,7 @@ __all__ = [
     "LocalBatchNorm", "LoggedScalar", "MetricRows", "NondeterministicOperator", "OptimizerFound", "OptimizerStep",
     "OutputLine", "PairedRows", "ParametersAdded", "ParserOption", "ParserUse", "Place", "ProcessExit",
     "ProcessStart", "Record", "RowDraw", "RowsCut", "Sample", "SampleContents", "ScriptError", "SimilarityProduct",
-    "SpawnCall", "StateBeforeStep", "TraceError", "UncontrolledDraw", "UnevenInputs", "ValidCount", "Value",
-    "Values", "Weights", "WeightsBeforeStep", "WorkerStreams", "event_of", "is_own_batches", "line_of",
-    "line_start",
+    "SpawnCall", "StateBeforeStep", "TraceError", "UncontrolledDraw", "UnevenInputs", "UnsyncedForward",
+    "ValidCount", "Value", "Values", "Weights", "WeightsBeforeStep", "WorkerStreams", "event_of",
+    "is_own_batches", "line_of", "line_start",
 ]  # fmt: skip

@@ -77,6 +77,17 @@ class OptimizerStep(Event):
 
 
 @dataclass(frozen=True)
+class UnsyncedForward(Event):
+    """An optimizer is about to make a step on gradients of a forward pass that DDP was told not to average."""
+
+    optimizer: int  # number in this process
+    number: int  # of the step in this process, over all optimizers
+    parameters: list[int]  # of the DDP model, by their places in OptimizerFound.names
+    where: str | None  # the line with `no_sync`, else that of the forward pass: "train.py:12 in f"
+    in_no_sync: bool  # and not by `require_backward_grad_sync = False` in the script
+
+
+@dataclass(frozen=True)
 class WeightsBeforeStep(Event):
     """The parameters of an optimizer before a step, where they are others than after its last one."""
 

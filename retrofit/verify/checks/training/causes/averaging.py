@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from retrofit.verify.checks.finding import first_few
 from retrofit.verify.checks.processes.errors import cause_of, first_failure
 from retrofit.verify.evidence import RankTrace, Run
-from retrofit.verify.trace.events import OptimizerFound, OptimizerStep, ParametersAdded, Weights
+from retrofit.verify.trace.events import OptimizerFound, OptimizerStep, ParametersAdded, UnsyncedForward, Weights
 
 from .clipped import own_factors
 from .traffic import traffic
@@ -27,6 +27,9 @@ def averaging_fault(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tu
             "DDP waits for gradients of parameters without one, and never averages the others (see completes)",
             "RF204",
         )
+    unsynced = _unsynced(run, number, steps)
+    if unsynced is not None:
+        return unsynced, "RF202"
     left_out = _left_out(run, number, steps)
     if left_out:
         names = f"{first_few(left_out)} {'is' if len(left_out) == 1 else 'are'}"
@@ -50,6 +53,20 @@ def averaging_fault(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tu
             "RF211",
         )
     return "all ranks step with the same gradients, and yet their weights differ: something else changes them", None
+
+
+def _unsynced(run: Run, number: int, steps: Sequence[OptimizerStep]) -> str | None:
+    """Return that the gradients which the ranks do not have in common are of a forward pass without averaging."""
+    events = [event for event in run.main.of(UnsyncedForward) if event.number == number]
+    apart = _apart(steps)
+    if not events or not apart or not apart <= set(events[0].parameters):
+        return None
+    event = events[0]
+    names = parameter_names(run.main, steps[0])
+    shown = first_few([names[place] for place in sorted(apart)])
+    where = f" ({event.where})" if event.where else ""
+    ran = "inside no_sync" if event.in_no_sync else "with require_backward_grad_sync = False"
+    return f"the forward pass ran {ran}{where}: the gradients of {shown} are not averaged in this step"
 
 
 def _left_out(run: Run, number: int, steps: Sequence[OptimizerStep]) -> list[str]:

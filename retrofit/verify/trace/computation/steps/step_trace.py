@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from retrofit.verify.trace.computation.fingerprint import bit_hashes, joint_hash, norm_and_projection, whole
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.operators import untraced
+from retrofit.verify.trace.computation.unsynced import UnsyncedForwards
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.events import (
     BackwardCall,
@@ -50,6 +51,7 @@ class StepTrace:
         self.on_backward: Callable[[], None] = lambda: None
         self.on_step: Callable[[], None] = lambda: None  # before it
         self.on_gradient: Callable[[torch.Tensor], None] | None = None  # before it is recorded
+        self.unsynced: UnsyncedForwards | None = None  # on one of several processes
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
         self._left = GradientsLeft()
@@ -121,6 +123,7 @@ class StepTrace:
             left = self._left.by(self._number_of(optimizer), self._parameters(optimizer))
             if left is not None:
                 self.recorder.record(left)
+            self._note_unsynced(optimizer)
         with own_errors_recorded():
             self.on_step()
         if self.stop_before_first_step or self.loaders.is_without_end(self._number_of(optimizer)):
@@ -153,6 +156,14 @@ class StepTrace:
         number, parameters = self._number_of(optimizer), self._parameters(optimizer)
         if number in self._norms and norms(parameters) != self._norms[number]:
             self.recorder.record(WeightsBeforeStep(number, self.recorder.step, *of_parameters(parameters)))
+
+    def _note_unsynced(self, optimizer: Any) -> None:
+        """Record which parameters the step trains on gradients that DDP was told not to average."""
+        if self.unsynced is not None:
+            number = self._number_of(optimizer)
+            found = self.unsynced.before_step(number, self.recorder.step, self._parameters(optimizer))
+            if found is not None:
+                self.recorder.record(found)
 
     def _after_step(self, optimizer: Any) -> None:
         if self._is_empty(optimizer):
