@@ -26,9 +26,10 @@ from retrofit.verify.trace.computation.coupling import paired_rows
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.numbers.float64 import use_float64
-from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.computation.operators import OperatorTrace, untraced
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
+from retrofit.verify.trace.computation.steady import SteadyInputs
 from retrofit.verify.trace.computation.steps.clipping import record_clipping
 from retrofit.verify.trace.computation.steps.step_trace import StepTrace
 from retrofit.verify.trace.computation.unsynced import UnsyncedForwards
@@ -122,6 +123,8 @@ def _install(
     operators = OperatorTrace(recorder.record, settings.controlled, rows, rows.following, rows.keys)
     operators.widens = not settings.as_is
     operators.rounding = RandomRounding(settings.rounding)
+    steady = SteadyInputs(recorder, rows.holds)
+    operators.inputs = steady.watched if settings.controlled else operators.inputs
     install_batchnorm(recorder.record, settings.controlled, rows)
     record_nondeterministic(recorder.record)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -131,6 +134,8 @@ def _install(
         rows.add(batch, seeds, is_own, parts, place)
         if in_main_thread():
             operators.new_batch()
+        if place is None and not steady.is_begun or place is not None and place[1] == 0:
+            steady.begin()
 
     def on_backward() -> None:
         part = rows.part() if settings.controlled else None
@@ -138,6 +143,8 @@ def _install(
             (iteration, number), places = part
             recorder.record(BatchPart(iteration, number, places))
         rows.on_backward()
+        with own_errors_recorded(), untraced():
+            steady.on_backward()
 
     def on_second_epoch() -> None:
         if settings.snapshot:

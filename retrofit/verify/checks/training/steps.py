@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from retrofit.verify.checks.data.split import own_datasets
 from retrofit.verify.checks.finding import Finding, fail_with, joined, not_made, why_not
@@ -101,7 +102,7 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
         return not_applicable(quantity, title, summary, f"first difference at step {first.step}: {first.value}")
     size = f"{first.size:.1e}" if first.size < 1e6 else "without bound"
     summary = f"{reason_found.summary}; {VERBS[quantity]} by {size} (relative)"
-    return fail_with(quantity, title, Finding(summary, reason_found.cause, first.step, first.value))
+    return fail_with(quantity, title, replace(reason_found, summary=summary, step=first.step, value=first.value))
 
 
 def _incomparable(runs: Runs, options: CheckOptions, quantity: str) -> str | None:

@@ -127,10 +127,14 @@ def tensors_in_variables(frame: FrameType | None) -> list[tuple[str, torch.Tenso
     while frame is not None:
         frames.insert(0, frame)
         frame = frame.f_back
-    of_the_script = [one for one in frames if not _is_own(str(one.f_globals.get("__name__", "")))]
-    variables = [item for one in of_the_script for item in list(one.f_locals.items()) if item[0].isidentifier()]
+    variables = [item for one in filter(of_the_script, frames) for item in list(one.f_locals.items()) if item[0].isidentifier()]
     found = [tensor for name, value in variables for tensor in _tensors_in(name, value, 2)]
     return sorted(found, key=lambda tensor: "[" in tensor[0])
+
+
+def of_the_script(frame: FrameType) -> bool:
+    """Return whether a function that is running is not one of torch or of the trace."""
+    return not _is_own(str(frame.f_globals.get("__name__", "")))
 
 
 def _is_own(module: str) -> bool:
@@ -144,11 +148,11 @@ def _tensors_in(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.
     elif isinstance(value, nn.Module):
         yield from ((f"{name}.{plain_name(inner)}", found) for inner, found in value.named_parameters())
     elif depth:
-        for inner, item in _items_of(name, value):
+        for inner, item in items_of(name, value):
             yield from _tensors_in(inner, item, depth - 1)
 
 
-def _items_of(name: str, value: Any) -> list[tuple[str, Any]]:
+def items_of(name: str, value: Any) -> list[tuple[str, Any]]:
     """Return what a list, a dictionary or an object of a class of the script holds, each with its name."""
     if isinstance(value, (list, tuple)):
         return [(f"{name}[{place}]", item) for place, item in enumerate(value[:FEW])]

@@ -66,6 +66,7 @@ class OperatorTrace(TorchDispatchMode):
         self._evidence = ForwardEvidence(record, rows)
         self.cuts = CutRows(record)
         self.writes: Reading = _as_it_is  # watched for those to weights
+        self.inputs: Reading = _as_it_is  # watched for what no batch has made
         self._runs: dict[Any, Run] = {}
         self._num_collectives = 0
 
@@ -112,7 +113,8 @@ class OperatorTrace(TorchDispatchMode):
                 in_float64(func, decided_at_kinks(func, run)) if self.widens else self.rounding.rounded(func, run)
             )
             run = self._reading(func, in_precision)
-        return self.writes(func, self.cuts.watched(func, self._evidence.watched(func, run)))
+        run = self.inputs(func, self._evidence.watched(func, run))
+        return self.writes(func, self.cuts.watched(func, run))
 
     def _collective(self, func: Any) -> Run:
         def run(args: tuple, kwargs: dict) -> Any:

@@ -25,6 +25,7 @@ from .computation import (
     RowDraw,
     SimilarityProduct,
     StateBeforeStep,
+    SteadyInput,
     UncontrolledDraw,
     UnsyncedForward,
     ValidCount,
@@ -86,7 +87,7 @@ __all__ = [
     "LocalBatchNorm", "LoggedScalar", "MetricRows", "NondeterministicOperator", "OptimizerFound", "OptimizerStep",
     "OutputLine", "PairedRows", "ParametersAdded", "ParserOption", "ParserUse", "Place", "ProcessExit",
     "ProcessStart", "Record", "RowDraw", "RowsCut", "Sample", "SampleContents", "ScriptError", "SimilarityProduct",
-    "SpawnCall", "StateBeforeStep", "TraceError", "UncontrolledDraw", "UnevenInputs", "UnsyncedForward",
-    "ValidCount", "Value", "Values", "Weights", "WeightsBeforeStep", "WorkerStreams", "event_of",
-    "is_own_batches", "line_of", "line_start",
+    "SpawnCall", "StateBeforeStep", "SteadyInput", "TraceError", "UncontrolledDraw", "UnevenInputs",
+    "UnsyncedForward", "ValidCount", "Value", "Values", "Weights", "WeightsBeforeStep", "WorkerStreams",
+    "event_of", "is_own_batches", "line_of", "line_start",
 ]  # fmt: skip

@@ -143,6 +143,23 @@ class ValidCount(Event):
 
 
 @dataclass(frozen=True)
+class SteadyInput(Event):
+    """What operators at a line of the training are given is the same in two batches. Once per line and value.
+
+    Neither the samples of the batches have made it, then, nor what is trained. One item per call in a batch.
+    """
+
+    op: str  # "mul"
+    argument: int  # its number among the arguments
+    where: str  # "train.py:12 in f"
+    since: int  # optimizer steps finished before the first of the batches
+    values: list[Fingerprint | None]  # None: not the same in both batches
+    shapes: list[list[int]]
+    names: list[str | None]  # of variables that hold it: "criterion.weight"
+    numbers: list[list[float]]  # the first ones
+
+
+@dataclass(frozen=True)
 class BatchSelection(Event):
     """An operator compares what it is given of the samples of a batch. 50 per process at most."""
 

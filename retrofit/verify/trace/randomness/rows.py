@@ -232,6 +232,10 @@ class BatchRows:
                 if held is not None and not held.storage.expired():
                     yield tensor, held.rows_in(tensor)
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is known to be made from a batch."""
+        return next(self._known((tensor,)), None) is not None
+
     def _note(self, tensor: torch.Tensor, seeds: list[int], is_filled: bool = True) -> bool:
         """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again.
 

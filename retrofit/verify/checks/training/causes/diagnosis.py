@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from retrofit.verify.checks.data.split import split_fault
 from retrofit.verify.checks.finding import Finding, first_few
@@ -32,6 +33,7 @@ from retrofit.verify.trace.events import (
 from .averaging import ENOUGH
 from .clipped import changed_before_step, clipping_fault
 from .micro_batches import other_micro_batches
+from .own_values import own_values, values_of_one_rank
 from .traffic import traffic
 from .weighted_mean import counts_by_losses
 
@@ -65,6 +67,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or _from_clipping(runs, quantity, step)
         or other_buffers(runs, step, tolerance)
         or other_micro_batches(runs, step)
+        or own_values(runs, step)
         or _from_batch_composition(runs, step, tolerance, coupled)
         or _unknown(runs, quantity, step)
     )
@@ -99,9 +102,7 @@ def _from_earlier(runs: Runs, quantity: str, step: int, tolerance: float, couple
     root = explain(runs, other, first_step, tolerance, coupled)
     if root.summary.startswith("follows"):
         return root
-    return Finding(
-        f"follows from the {NAMES[other]} of step {first_step}: {root.summary}", root.cause, undecided=root.undecided
-    )
+    return replace(root, summary=f"follows from the {NAMES[other]} of step {first_step}: {root.summary}")
 
 
 def _from_rate(runs: Runs, quantity: str, step: int) -> Finding | None:
@@ -239,6 +240,9 @@ def _from_batch_composition(runs: Runs, step: int, tolerance: float, coupled: Pl
         return Finding(f"each rank averages over its own elements ({shown}), and DDP averages those means", "RF302")
     if not differs or _uncontrolled(runs):
         return None
+    of_one_rank = values_of_one_rank(runs, step)
+    if of_one_rank is not None:
+        return of_one_rank
     share = counts_by_losses(losses, alone)
     if share is not None:
         message = f"each rank averages over its own elements, of which rank 0 has {share[0]} of {share[1]}"
