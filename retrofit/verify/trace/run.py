@@ -134,7 +134,9 @@ def _install(
         rows.add(batch, seeds, is_own, parts, place)
         if in_main_thread():
             operators.new_batch()
-        if place is None and not steady.is_begun or place is not None and place[1] == 0:
+        if place is None and not steady.is_begun:
+            steady.begin()  # batches of the script's own are of one pass
+        elif place is not None and place[1] == 0:
             steady.begin()
 
     def on_backward() -> None:

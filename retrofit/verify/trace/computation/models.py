@@ -127,7 +127,9 @@ def tensors_in_variables(frame: FrameType | None) -> list[tuple[str, torch.Tenso
     while frame is not None:
         frames.insert(0, frame)
         frame = frame.f_back
-    variables = [item for one in filter(of_the_script, frames) for item in list(one.f_locals.items()) if item[0].isidentifier()]
+    variables = [
+        item for one in filter(of_the_script, frames) for item in list(one.f_locals.items()) if item[0].isidentifier()
+    ]
     found = [tensor for name, value in variables for tensor in _tensors_in(name, value, 2)]
     return sorted(found, key=lambda tensor: "[" in tensor[0])
 

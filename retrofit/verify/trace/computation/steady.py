@@ -24,7 +24,7 @@ WINDOWS = 8  # backward calls from the start of a pass over a loader, in which o
 MOST_LOOKS, MOST_EQUAL = 5000, 100  # in a window; of one argument at one line
 MOST_ELEMENTS = 100_000
 MOST_EVENTS, MOST_NAMES = 1000, 200
-NUMBERS = 4  # of a tensor that are shown
+NUMBERS = 16  # of a tensor that are recorded
 COMMON = {0.0, 0.5, 1.0, 2.0, 10.0}  # and their negatives: values of many variables, which name none
 _PLAIN = tuple(kind for kind in (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", None)) if kind is not None)
 # With a batch as the index: each sample takes its number out of a table.
@@ -46,13 +46,13 @@ Argument = tuple[str, str, int]  # the line of the script, the operator, the num
 class SteadyInputs:
     """Records what operators of two training batches are given that is the same in both, once per line and value.
 
-    `is_of_batch(tensor)`: whether it holds samples of a batch.
+    `is_of_batch(tensor)`: whether it is made from the batch in hand.
     """
 
     def __init__(self, recorder: Recorder, is_of_batch: Callable[[torch.Tensor], bool]) -> None:
         self._recorder, self._is_of_batch = recorder, is_of_batch
-        self._windows_left = self._looks = self._since = 0
-        self._before: dict[Argument, list[Seen]] = {}
+        self._windows_left = self._looks = 0
+        self._before: dict[Argument, tuple[int, list[Seen]]] = {}  # with the optimizer steps that were finished
         self._now: dict[Argument, list[Seen]] = {}
         self._names: dict[tuple[Argument, int], str | None] = {}
         self._recorded: dict[Argument, list[Seen | None]] = {}
@@ -63,16 +63,15 @@ class SteadyInputs:
         """A pass over a loader begins."""
         self.is_begun = True
         self._windows_left, self._looks = WINDOWS, 0
-        self._before, self._now = {}, {}
-        self._since = self._recorder.step
+        self._now, self._names = {}, {}
 
     def on_backward(self) -> None:
         """The gradients of a loss were computed."""
         if self._windows_left == 0:
             return
         for argument, seen in self._now.items():
-            self._compare(argument, seen, self._before.get(argument))
-        self._before.update(self._now)
+            self._compare(argument, seen)
+        self._before.update({argument: (self._recorder.step, seen) for argument, seen in self._now.items()})
         self._now, self._looks = {}, 0
         self._windows_left -= 1
 
@@ -117,7 +116,7 @@ class SteadyInputs:
             return None
         if not (value.dtype.is_floating_point or is_lookup) or value.layout is not torch.strided or value.is_meta:
             return None
-        if self._is_of_batch(value):
+        if self._is_of_batch(value) and not is_lookup:
             return None
         with torch.no_grad(), suppress(RuntimeError):
             first = value.detach().reshape(-1)[:NUMBERS].tolist()
@@ -126,12 +125,13 @@ class SteadyInputs:
 
     def _name(self, argument: Argument, place: int, seen: Seen, value: Any) -> None:
         """Find the variable of what is the same again, as long as the functions that hold it are running."""
-        before, key = self._before.get(argument, []), (argument, place)
+        (_, before), key = self._before.get(argument, (0, [])), (argument, place)
         if place < len(before) and before[place] == seen and key not in self._names and len(self._names) < MOST_NAMES:
             self._names[key] = variable_of(value, sys._getframe(1))
 
-    def _compare(self, argument: Argument, now: list[Seen], before: list[Seen] | None) -> None:
-        if before is None or len(before) != len(now):
+    def _compare(self, argument: Argument, now: list[Seen]) -> None:
+        since, before = self._before.get(argument, (0, []))
+        if len(before) != len(now):
             return
         steady = [one if one == other else None for one, other in zip(now, before)]
         if not any(steady) or self._recorded.get(argument) == steady or self._num_events >= MOST_EVENTS:
@@ -145,7 +145,7 @@ class SteadyInputs:
                 op=name.split("::")[1],
                 argument=number,
                 where=where,
-                since=self._since,
+                since=since,
                 values=[one.value if one else None for one in steady],
                 shapes=[one.shape if one else [] for one in steady],
                 names=names,

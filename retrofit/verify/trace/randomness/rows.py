@@ -233,8 +233,9 @@ class BatchRows:
                     yield tensor, held.rows_in(tensor)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is known to be made from a batch."""
-        return next(self._known((tensor,)), None) is not None
+        """Return whether a tensor is known to be made from the batch in hand."""
+        rows = next((rows for _, rows in self._known((tensor,))), [])
+        return bool(rows and self._current) and _batch_of(rows) == _batch_of(self._current)
 
     def _note(self, tensor: torch.Tensor, seeds: list[int], is_filled: bool = True) -> bool:
         """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again.
@@ -249,6 +250,11 @@ class BatchRows:
             if is_filled or known is None or known.storage.expired():
                 self._batch_of[key] = held_by(tensor, seeds)
         return True
+
+
+def _batch_of(rows: Sequence[int]) -> int:
+    """Return the number of the batch that the first of the rows is in."""
+    return getattr(rows[0], "batch", 0)
 
 
 def _pairs_inputs(name: str, args: tuple, seeds: list[int]) -> bool:

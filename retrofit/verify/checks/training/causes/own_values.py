@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from retrofit.verify.trace.events import Fingerprint, SteadyInput
 
 SAME = 1e-5  # relative to the norm: what float32 rounds is less
 EXACT = 1e-6
+FEW = 4  # numbers of a tensor that are shown
 OWN, OTHERS = "numbers of their own", "numbers that are not those of one process"
 BY_SHARES = "each computed from the rank's own samples: together they give that of one process"
 Argument = tuple[str, str, int]  # the line of the script, the operator, the number of the argument
@@ -26,6 +28,18 @@ class Input:
     alone: Fingerprint  # on one process
     numbers: list[list[float]]  # the first ones, by rank, those of one process last
 
+    def differs(self, rank: int, other: int) -> bool:
+        """Return whether two processes have other numbers; -1 is the one process."""
+        tensors = [*self.ranks, self.alone]
+        return _differ(tensors[rank], tensors[other]) or any(
+            relative_difference(a, b, tensors[rank][0]) > SAME for a, b in zip(self.numbers[rank], self.numbers[other])
+        )
+
+    @property
+    def is_common(self) -> bool:
+        """Whether all ranks have the same numbers."""
+        return not any(self.differs(rank, 0) for rank in range(1, len(self.ranks)))
+
     def fault(self, what: str, cause: str, origin: str) -> Finding:
         name, where = self.event.names[self.place], self.event.where
         *ranks, alone = [_shown(numbers, self.event.shapes[self.place]) for numbers in self.numbers]
@@ -37,9 +51,9 @@ class Input:
 def own_values(runs: Runs, step: int) -> Finding | None:
     """Return a fault where the ranks compute a loss with other numbers than each other, which no batch has made."""
     for one in _inputs(runs, step):
-        if not any(_differ(value, one.ranks[0]) for value in one.ranks[1:]):
+        if one.is_common:
             continue
-        if not _differ(one.ranks[0], one.alone):
+        if not one.differs(0, -1):
             return one.fault(OWN, "RF108", "as with a seed, or an order, of each rank's own")
         of_shares = _is_mean(one, 1) or _is_mean(one, len(one.ranks))
         return one.fault(OWN, "RF401", BY_SHARES if of_shares else "as what is computed from a rank's own samples is")
@@ -50,10 +64,9 @@ def values_of_one_rank(runs: Runs, step: int) -> Finding | None:
     """Return a fault where all ranks compute with a tensor that one process does not have, which no batch has made."""
     for one in _inputs(runs, step):
         world = len(one.ranks)
-        is_common = not any(_differ(value, one.ranks[0]) for value in one.ranks[1:])
         is_number = not one.event.shapes[one.place] and one.event.names[one.place] is None
         by_design = any(_is_factor(one.ranks[0], one.alone, factor) for factor in (world, 1 / world))
-        if is_common and _differ(one.ranks[0], one.alone) and not is_number and not by_design:
+        if one.is_common and one.differs(0, -1) and not is_number and not by_design:
             return one.fault(OTHERS, "RF401", "as what is computed from rank 0's samples is")
     return None
 
@@ -97,8 +110,5 @@ def _is_mean(one: Input, factor: int) -> bool:
 
 
 def _shown(numbers: Sequence[float], shape: Sequence[int]) -> str:
-    shown = ", ".join(f"{number:.4g}" for number in numbers)
-    size = 1
-    for length in shape:
-        size *= length
-    return f"[{shown}{', ...' if size > len(numbers) else ''}]" if shape else shown
+    shown = ", ".join(f"{number:.4g}" for number in numbers[:FEW])
+    return f"[{shown}{', ...' if math.prod(shape) > FEW else ''}]" if shape else shown
