@@ -26,13 +26,13 @@ from retrofit.verify.trace.computation.coupling import paired_rows
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.nondeterministic import record_nondeterministic
 from retrofit.verify.trace.computation.numbers.float64 import use_float64
+from retrofit.verify.trace.computation.numbers.steady import SteadyInputs
 from retrofit.verify.trace.computation.operators import OperatorTrace, untraced
 from retrofit.verify.trace.computation.spawned import SpawnedRanks
 from retrofit.verify.trace.computation.states import StateTrace
-from retrofit.verify.trace.computation.steady import SteadyInputs
 from retrofit.verify.trace.computation.steps.clipping import record_clipping
 from retrofit.verify.trace.computation.steps.step_trace import StepTrace
-from retrofit.verify.trace.computation.unsynced import UnsyncedForwards
+from retrofit.verify.trace.computation.steps.unsynced import UnsyncedForwards
 from retrofit.verify.trace.data.gathered import install_gathered
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.data.own_batches import OwnBatches

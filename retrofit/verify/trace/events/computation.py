@@ -154,7 +154,7 @@ class SteadyInput(Event):
     where: str  # "train.py:12 in f"
     since: int  # optimizer steps finished before the first of the batches
     values: list[Fingerprint | None]  # None: not the same in both batches
-    shapes: list[list[int]]
+    shapes: list[list[int]]  # of the tensors; empty for a number
     names: list[str | None]  # of variables that hold it: "criterion.weight"
     numbers: list[list[float]]  # the first ones
 

@@ -14,7 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from retrofit.verify.trace.computation.fingerprint import bit_hashes, joint_hash, norm_and_projection, whole
 from retrofit.verify.trace.computation.models import ModelTrace
 from retrofit.verify.trace.computation.operators import untraced
-from retrofit.verify.trace.computation.unsynced import UnsyncedForwards
 from retrofit.verify.trace.data.loaders import LoaderTrace
 from retrofit.verify.trace.events import (
     BackwardCall,
@@ -31,6 +30,7 @@ from retrofit.verify.trace.runtime import batch_weight
 from .by_hand import StepsByHand
 from .gradients_left import GradientsLeft
 from .parameters import given_parameters, gpu_of, norms, of_gradient, of_parameters
+from .unsynced import UnsyncedForwards
 from .zero import install_zero
 
 

@@ -43,7 +43,7 @@ class UnsyncedForwards:
             finally:
                 self._contexts.pop(model, None)
 
-        DistributedDataParallel.no_sync = no_sync  # type: ignore[method-assign]
+        DistributedDataParallel.no_sync = no_sync  # type: ignore[method-assign, assignment]
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if not isinstance(module, DistributedDataParallel) or not torch.is_grad_enabled() or in_backward():

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from retrofit.distributed.ddp.gradients import in_backward
+from retrofit.verify.trace.computation.fingerprint import norm_and_projection
+from retrofit.verify.trace.computation.models import items_of, of_the_script
 from retrofit.verify.trace.events import Fingerprint, SteadyInput
 from retrofit.verify.trace.randomness.draws import place_in_script
 from retrofit.verify.trace.randomness.streams import in_main_thread
 from retrofit.verify.trace.recorder import Recorder
-
-from .fingerprint import norm_and_projection
-from .models import items_of, of_the_script
 
 WINDOWS = 8  # backward calls from the start of a pass over a loader, in which operators are looked at
 MOST_LOOKS, MOST_EQUAL = 5000, 100  # in a window; of one argument at one line
