@@ -24,17 +24,19 @@ def random_state_faults(many: Run, resumed: Run, done: int) -> Iterator[Finding]
 def _streams_of_ranks(many: Run, resumed: Run, done: int) -> Iterator[Finding]:
     """Yield a random stream that the resume restores on rank 0 alone, as the first epoch after it begins.
 
-    Ranks that all take the state of rank 0 are not accused: that is a state, too.
+    Ranks that all take the state of rank 0 are not accused: that is a state, too. A stream from which rank 0 has drawn
+    nothing since the training began is the same without being restored.
     """
     first = next((event for event in resumed.main.of(IterationStart) if event.grad_enabled), None)
     if first is None:
         return
     ours, theirs = _streams_at(many, first.place), _streams_at(resumed, first.place)
+    begin = next((event.streams for event in many.main.of(IterationStart) if event.streams), {})
     for name in ("python", "torch", "numpy"):
         same = [one.get(name) == other.get(name) for one, other in zip(ours, theirs)]
         of_rank_0 = [other.get(name) == theirs[0].get(name) for other in theirs]
         left_out = [rank for rank in range(len(same)) if not (same[rank] or of_rank_0[rank])]
-        if left_out and same[0]:
+        if left_out and same[0] and begin.get(name) != ours[0].get(name):
             summary = f"the random state of {name} on rank {left_out[0]} was not restored: rank 0's alone was saved"
             yield Finding(summary, "RF507", done)
             return
