@@ -223,3 +223,37 @@ def test_a_loss_that_couples_samples_is_named_where_samples_are_mixed_too(tmp_pa
     status, report = judge(tmp_path, ["--batch-flag", "batch"], ["--batch", "8"])
     assert status == 1, report["conclusion"]
     assert "RF309" in {fault["cause"] for fault in report["faults"]}
+
+
+# Numbers that are carried from batch to batch, before the loss of a batch of which each rank takes its own maximum.
+CARRIED = {
+    "a running loss": "        running = running + loss.detach() if number else loss.detach()\n",
+    "a meter in place": "        meter.add_(loss.detach())\n",
+    "a scale of what was seen": "        square = 0.9 * square + 0.1 * summed(b.square().mean()) / world\n"
+    "        loss = loss / square.sqrt()\n",
+    "running means of the features": "        mean = mean.lerp(summed(a.mean(0)) / world, 0.1)\n"
+    "        loss = loss + (net.weight * mean).sum()\n",
+}
+SUMMED = """\
+def summed(value):
+    if world > 1:
+        dist.all_reduce(value)
+    return value
+
+
+meter, square, mean = torch.zeros(()), torch.ones(()), torch.zeros(4)
+"""
+LOSS = "loss = torch.nn.functional.mse_loss(model(a), b)\n"
+OF_OWN_MAXIMUM = "w = b.abs() / b.abs().max()\n        loss = (w * (model(a) - b).square()).mean()\n"
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_what_is_carried_from_batch_to_batch_hides_no_fault(tmp_path: Path, name: str) -> None:
+    sound = HEAD + SUMMED + LOOP.replace("for a, b in loader:", "for number, (a, b) in enumerate(loader):")
+    sound = sound.replace(LOSS, LOSS + CARRIED[name])
+    for script, expected in ((sound, 0), (sound.replace(LOSS, OF_OWN_MAXIMUM), 1)):
+        (tmp_path / "train.py").write_text(script)
+        status, report = judge(tmp_path, ["--batch-flag", "batch"], ["--batch", "8"])
+        assert status == expected, report["conclusion"]
+        notes = [verdict["note"] or "" for verdict in report["verdicts"] if verdict["check"] == "determinism"]
+        assert not any("pairs its own samples" in note for note in notes)

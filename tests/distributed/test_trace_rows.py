@@ -7,6 +7,7 @@ import torch
 from traced_block import Events
 
 from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.randomness.parts import Mixing
 from retrofit.verify.trace.randomness.rows import BatchRows
 
 SEEDS = [10, 11, 12, 13, 14, 15]
@@ -88,3 +89,75 @@ def test_a_sample_of_two_batches_in_hand_is_drawn_for_in_each(second: list[int])
             keys.append(rows.keys())
             torch.rand(1)
     assert keys == [[1, 1], [1, 1], [4, 4]]
+
+
+WEIGHT = torch.nn.Parameter(torch.ones(()))
+
+
+def by_element(x: torch.Tensor) -> torch.Tensor:
+    mine = x.clone()
+    for i in range(len(x)):
+        x[i] = 0.7 * x[i] + 0.3 * mine[-1 - i]
+    return x
+
+
+def without_gradient(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return by_element(x)
+
+
+# What is computed of the last batch and of this one, both of six samples with six features, and is trained on.
+MIXINGS = {
+    "by element": lambda last, x: by_element(x).sum() * WEIGHT,
+    "by element, without gradients": lambda last, x: without_gradient(x).sum() * WEIGHT,
+    "halves": lambda last, x: (x[:3] * 0.7 + x[3:] * 0.3).sum() * WEIGHT,
+    "where": lambda last, x: torch.where(torch.ones(6) > 0, x[0], x[4]) * WEIGHT,
+    "stacked": lambda last, x: torch.stack([x[0].lerp(x[1], 0.3), x[2].lerp(x[5], 0.3)]).mean(1) * WEIGHT,
+    "with samples of the last batch": lambda last, x: (x[2] + last[3]).sum() * WEIGHT,
+}
+NO_MIXINGS = {
+    "a running loss": lambda last, x: last.square().mean() + (x.square().mean() * WEIGHT).detach(),
+    "a meter": lambda last, x: last.sum().add_(x.sum()),
+    "a running scale": lambda last, x: x / (last.square().sum() + x.square().sum()) * WEIGHT,
+    "a running scale, by lerp": lambda last, x: x / last.square().mean().lerp(x.square().mean(), 0.1) * WEIGHT,
+    "running means of the features": lambda last, x: (x - last.mean(0).lerp(x.mean(0), 0.1)) * WEIGHT,
+    "features of both halves": lambda last, x: (x[:, :3].mean(0) - x[:, 3:].mean(0)) * WEIGHT,
+    "the last predictions": lambda last, x: (0.9 * last + 0.1 * x) * WEIGHT,
+    "a running loss of single samples": lambda last, x: (x[0] * WEIGHT).detach() + (x[1] * WEIGHT).detach(),
+    "a look at two samples": lambda last, x: (x[0] - x[1]).abs().sum(),
+    "copied and compared": lambda last, x: (x.clone()[1] - x[1]) * WEIGHT,
+}
+
+
+def mixings(compute, batches: list[torch.Tensor], seeds: list[list[int]]) -> list[Mixing]:
+    rows, found = BatchRows(), []
+    rows.on_mixed = found.append
+    with OperatorTrace(Events(), True, rows, rows.following, rows.keys):
+        for batch, own in zip(batches, seeds):
+            rows.add(batch, own)
+        compute(*batches)
+    return found
+
+
+@pytest.mark.parametrize("name", [*MIXINGS, *NO_MIXINGS])
+def test_samples_are_mixed_where_the_data_of_two_are_computed_with_and_trained_on(name: str) -> None:
+    batches = [torch.rand(6, 6), torch.rand(6, 6)]
+    found = mixings({**MIXINGS, **NO_MIXINGS}[name], batches, [[20, 21, 22, 23, 24, 25], SEEDS])
+    assert bool(found) == (name in MIXINGS)
+    assert all(one.where.startswith("test_trace_rows.py:") for one in found)
+
+
+def test_scalars_of_batches_of_one_sample_are_not_mixed() -> None:
+    scale = NO_MIXINGS["a running scale"]
+    assert not mixings(scale, [torch.rand(1, 6), torch.rand(1, 6)], [[20], [10]])
+
+
+def test_rows_that_are_written_one_by_one_are_still_those_of_the_batch() -> None:
+    rows, batch = BatchRows(), torch.rand(6, 4)
+    rows.add(batch, SEEDS)
+    with OperatorTrace(Events(), True, rows, rows.following, rows.keys):
+        by_element(batch)
+        batch.add(1)
+        assert rows() == SEEDS
+        batch[1:3].add(1)
+        assert rows() == [11, 12]

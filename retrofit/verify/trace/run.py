@@ -115,7 +115,8 @@ def _install(
     install_join(recorder.record)
     install_gathered(recorder.record)
     rows = BatchRows()
-    rows.on_mixed = paired_rows(recorder.record)
+    pairs = paired_rows(recorder.record)
+    rows.on_mixed = lambda mixing: pairs(mixing.op, mixing.rows, False, mixing.where)
     streams = Streams(settings.seed, rows.leave)
     rows.is_loading = streams.is_loading
     models = ModelTrace(rows.on_forward)

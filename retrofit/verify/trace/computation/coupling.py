@@ -103,12 +103,12 @@ class ForwardEvidence:
         self._record(event)
 
 
-def paired_rows(record: Record) -> Callable[[str, int, bool], None]:
+def paired_rows(record: Record) -> Callable[..., None]:
     """Return what to call with an operator that pairs rows of data: each line of the script is recorded once."""
     recorded: set[str] = set()
 
-    def note(name: str, num_rows: int, is_by_part: bool) -> None:
-        where = place_in_script()
+    def note(name: str, num_rows: int, is_by_part: bool, where: str | None = None) -> None:
+        where = where or place_in_script()
         if where not in recorded and len(recorded) < MAX_EVENTS:
             recorded.add(where)
             record(PairedRows(name, num_rows, where, is_by_part))

@@ -10,6 +10,14 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
+class Mixing(NamedTuple):
+    """Where the data of samples were mixed with those of others."""
+
+    op: str
+    rows: int
+    where: str  # "train.py:12 in f"
+
+
 class Held(NamedTuple):
     """What is known of the memory of a tensor that was made from a batch."""
 
@@ -17,6 +25,7 @@ class Held(NamedTuple):
     seeds: list[int]  # of the rows
     offset: int  # of the first row
     stride: int  # from one row to the next; 0 where the rows are not the entries of the first dimension
+    mixed: Mixing | None = None  # the samples with each other
 
     def rows_in(self, tensor: torch.Tensor) -> list[int]:
         """Return the seeds of the rows in a view of this memory: `x[2:4]` has two. All, where that cannot be told.
@@ -35,6 +44,11 @@ class Held(NamedTuple):
         places = _places(start, [(size, stride // self.stride) for size, stride in leading])
         is_part = len(set(places)) == len(places) and max(places, default=0) < len(self.seeds)
         return [self.seeds[place] for place in places] if is_part else self.seeds
+
+    def samples_in(self, tensor: torch.Tensor) -> list[int]:
+        """Return the seeds of the samples of which each has entries of its own in a view; none for a sum over them."""
+        rows = self.rows_in(tensor)
+        return rows if self.stride or len(rows) == 1 else []
 
 
 def held_by(tensor: torch.Tensor, seeds: list[int]) -> Held:
@@ -81,6 +95,19 @@ def pairs_rows(name: str, args: tuple) -> bool:
     """
     dims = args[1] if name == "flip" else args[2] if name == "roll" and len(args) > 2 else []
     return 0 in dims if name == "flip" else list(dims) == [0]
+
+
+def merges_rows(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Return whether an operator takes the first dimension away, as `x.mean(0)` and `x.amax((0, 2))` do.
+
+    The result may have as many features as the batch has samples.
+    """
+    given = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
+    dim, values = given.get("dim"), args[0] if args else None
+    can_keep = any(argument.name == "keepdim" for argument in func._schema.arguments)
+    if not can_keep or given.get("keepdim") or not isinstance(values, torch.Tensor) or not values.dim():
+        return False
+    return any(one % values.dim() == 0 for one in ([dim] if isinstance(dim, int) else dim or []))
 
 
 def paired_by_part(

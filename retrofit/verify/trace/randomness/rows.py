@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
 
 from retrofit.distributed.ddp.gradients import in_backward
 
-from .parts import Held, held_by, joined, paired_by_part, pairs_rows, picked, places_of
+from .draws import place_in_script
+from .parts import Held, Mixing, held_by, joined, merges_rows, paired_by_part, pairs_rows, picked, places_of
 from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
@@ -29,6 +31,7 @@ class Row(int):
     """
 
     batch: int
+    together: int  # rows in that batch
 
 
 class DrawCounts:
@@ -44,7 +47,7 @@ class DrawCounts:
         rows: list[int] = []
         for seed in seeds:
             row = Row(seed)
-            row.batch = self._num_batches
+            row.batch, row.together = self._num_batches, len(seeds)
             rows.append(row)
         return rows
 
@@ -76,7 +79,7 @@ class BatchRows:
 
     def __init__(self) -> None:
         self.is_loading: Callable[[], bool] = bool  # a sample is being made: no batch is in hand meanwhile
-        self.on_mixed: Callable[[str, int, bool], None] = lambda *unused: None  # rows of data are mixed one by one
+        self.on_mixed: Callable[[Mixing], None] = lambda mixing: None  # samples are trained on that are mixed
         self._current: list[int] = []
         self._queue: deque[list[int]] = deque()
         self._batch_of: dict[int, Held] = {}  # by storage
@@ -181,9 +184,12 @@ class BatchRows:
 
     def on_inputs(self, inputs: Any) -> None:
         """A forward pass is given these: the batch that they were made of is in hand, whatever is drawn first."""
-        known = None if in_backward() else next(self._known(tuple(_tensors_in(inputs))), None)
-        if known is not None:
-            self._current, self._is_decided = known[1], True
+        known = [] if in_backward() else list(self._held(tuple(_tensors_in(inputs))))
+        if known:
+            tensor, held = known[0]
+            self._current, self._is_decided = held.rows_in(tensor), True
+            if torch.is_grad_enabled():
+                self._report_mixed(held for _, held in known)
 
     def following(self, func: Any, run: Run) -> Run:
         """Return how to run an operator and see which batch it reads."""
@@ -202,11 +208,11 @@ class BatchRows:
                 result, own = paired_by_part(run, args, kwargs, parts, seeds)
             else:
                 result, own = run(args, kwargs), picked(name, args, seeds)
+            mixed = self._mixing(func, name, args)
             if not self._in_forward:
-                if self._mixes(func, args):
-                    self.on_mixed(name, len(own), False)
+                is_merged = merges_rows(func, args, kwargs)
                 for tensor in _tensors_in(result):
-                    self._note(tensor, own, is_filled=name == "copy_")
+                    self._note(tensor, own, is_filled=name == "copy_", is_merged=is_merged, mixed=mixed)
             return result
 
         return follow
@@ -218,43 +224,90 @@ class BatchRows:
             return joined(known, args[1] if len(args) > 1 else 0) or known[0][1]
         return known[0][1] if known else None
 
-    def _mixes(self, func: Any, args: tuple) -> bool:
-        """Return whether an operator reads different rows of the data, as many of each: `x[3] * 0.9 + x[5] * 0.1`."""
-        if torch.Tag.pointwise not in func.tags or not torch.is_grad_enabled():
-            return False
-        known = [set(rows) for tensor, rows in self._known(args) if not tensor.requires_grad]
-        return len(known) > 1 and len(known[0]) == len(known[1]) and known[0].isdisjoint(known[1])
+    def _mixing(self, func: Any, name: str, args: tuple) -> Mixing | None:
+        """Return where the samples that an operator reads are mixed: by it (`x[3] * 0.9 + x[5] * 0.1`), or before.
+
+        What is computed from mixed data and weights is trained on: that is reported.
+        """
+        known = list(self._held(args[1:] if name == "copy_" else args))
+        before = next((held.mixed for _, held in known if held.mixed), None)
+        if before is not None and torch.is_grad_enabled() and any(one.requires_grad for one in _tensors_in(args)):
+            self._report_mixed(held for _, held in known)
+        if before is not None or torch.Tag.pointwise not in func.tags:
+            return before
+        rows = [held.samples_in(tensor) for tensor, held in known if not tensor.requires_grad]
+        pair = next((pair for pair in combinations(rows, 2) if _are_mixed(*pair)), None)
+        return None if pair is None else Mixing(name, len(pair[0]), place_in_script())
+
+    def _report_mixed(self, known: Iterator[Held]) -> None:
+        for held in known:
+            if held.mixed is not None:
+                self.on_mixed(held.mixed)
 
     def _known(self, args: tuple) -> Iterator[tuple[torch.Tensor, list[int]]]:
+        return ((tensor, held.rows_in(tensor)) for tensor, held in self._held(args))
+
+    def _held(self, args: tuple) -> Iterator[tuple[torch.Tensor, Held]]:
         for argument in args:
             for tensor in argument if isinstance(argument, (list, tuple)) else (argument,):
                 held = self._batch_of.get(_storage_of(tensor)) if isinstance(tensor, torch.Tensor) else None
                 if held is not None and not held.storage.expired():
-                    yield tensor, held.rows_in(tensor)
+                    yield tensor, held
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is known to be made from the batch in hand."""
         rows = next((rows for _, rows in self._known((tensor,))), [])
         return bool(rows and self._current) and _batch_of(rows) == _batch_of(self._current)
 
-    def _note(self, tensor: torch.Tensor, seeds: list[int], is_filled: bool = True) -> bool:
+    def _note(
+        self,
+        tensor: torch.Tensor,
+        seeds: list[int],
+        is_filled: bool = True,
+        is_merged: bool = False,
+        mixed: Mixing | None = None,
+    ) -> bool:
         """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again.
 
-        A view of memory that is known (not `is_filled`) tells nothing new.
+        A view of memory that is known (not `is_filled`) tells nothing new, but where its samples are `mixed`. The same
+        holds for a part that is filled with samples of its batch: `x[i] = ...`. `is_merged`: none of what it holds is
+        of one row.
         """
         key = _storage_of(tensor)
         if key == 0:
             return False
         with drawing:
             known = self._batch_of.get(key)
-            if is_filled or known is None or known.storage.expired():
-                self._batch_of[key] = held_by(tensor, seeds)
+            if known is None or known.storage.expired() or (is_filled and not _is_part(tensor, seeds, known)):
+                held = held_by(tensor, seeds)
+                self._batch_of[key] = held._replace(mixed=mixed, stride=0 if is_merged else held.stride)
+            elif mixed is not None:
+                self._batch_of[key] = known._replace(mixed=mixed)
         return True
 
 
 def _batch_of(rows: Sequence[int]) -> int:
     """Return the number of the batch that the first of the rows is in."""
     return getattr(rows[0], "batch", 0)
+
+
+def _are_mixed(some: Sequence[int], others: Sequence[int]) -> bool:
+    """Return whether what is computed from the data of some samples and of as many others mixes these.
+
+    All of them are of one batch, which has no other part: what is carried from one batch to the next is on each rank
+    what it is on one process, if each has the same place. Single samples are taken out of batches of several.
+    """
+    if not some or len(some) != len(others) or not set(some).isdisjoint(others):
+        return False
+    if len(some) == 1:
+        return all(getattr(row, "together", 1) > 1 for row in (*some, *others))
+    return _batch_of(some) == _batch_of(others)
+
+
+def _is_part(tensor: torch.Tensor, seeds: list[int], known: Held) -> bool:
+    """Return whether a tensor is a part of memory that holds the samples with these seeds."""
+    is_whole = tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+    return not is_whole and set(seeds) <= set(known.seeds)
 
 
 def _pairs_inputs(name: str, args: tuple, seeds: list[int]) -> bool:
