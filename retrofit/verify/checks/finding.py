@@ -12,6 +12,7 @@ LABELS = {
     "original": "the script before the change",
     "one": "the script on one process",
     "many": "the script on several processes",
+    "own_draws": "the script on several processes, each with random numbers of its own in its loop,",
     "default": "the script on several processes, as you start it",
     "reference": "the replay on one process",
     "reordered": "the replay with another order within its batches",

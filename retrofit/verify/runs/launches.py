@@ -12,6 +12,7 @@ from pathlib import Path
 from retrofit.verify.checks.checkpoint.library_order import IN_ORDER
 from retrofit.verify.checks.checkpoint.one_process.same_checkpoint import LOADED, LOADED_ON_ONE, ON_ONE
 from retrofit.verify.checks.options import AS_IS
+from retrofit.verify.checks.processes.own_draws import OWN_DRAWS
 from retrofit.verify.checks.training.rounding.own_precision import PERTURBED, ROUNDED, averaged_in
 from retrofit.verify.processes.launch import Launch, free_port
 from retrofit.verify.processes.project_copy import copy_project, own_folder
@@ -43,7 +44,7 @@ NOT_OF_THE_TRAINING = {
     )
 }
 SNAPSHOTS = {"many": "snapshot", "alone": "snapshot_alone"}  # what each run leaves after its first epoch
-ON_SEVERAL = ("many", "resumed", "default", IN_ORDER, LOADED)
+ON_SEVERAL = ("many", "resumed", "default", IN_ORDER, LOADED, OWN_DRAWS)
 REPLAYS = ("reference", *PERTURBED)
 FIND_LENGTHS = ("original", "one")  # the first runs
 SHOW_DECISIONS = ("many", "reference", "resumed", IN_ORDER, "alone", "alone_resumed", ON_ONE, LOADED, LOADED_ON_ONE)
@@ -114,6 +115,7 @@ def _settings(
         replay=_replayed(plan, name, rank, restart),
         reorder=name == "reordered",
         as_is=plan.precision == AS_IS,
+        own_draws=name == OWN_DRAWS,
         rounding=ROUNDED.index(name) + 1 if name in ROUNDED else 0,
         averaged_in=averaged_in(runs.by_name["many"]) if name in ROUNDED else "",
         snapshot=str(plan.folder / SNAPSHOTS[name]) if name in SNAPSHOTS else "",

@@ -16,6 +16,7 @@ from retrofit.verify.checks.checkpoint.resume import forgets_as_before, forgets_
 from retrofit.verify.checks.data.global_batch import is_divided_twice
 from retrofit.verify.checks.options import AS_IS, CheckOptions
 from retrofit.verify.checks.processes.errors import first_failure
+from retrofit.verify.checks.processes.own_draws import OWN_DRAWS, draws_apart
 from retrofit.verify.checks.training.differences import may_be_rounding, tolerance_of
 from retrofit.verify.checks.training.rounding.own_precision import PERTURBED
 from retrofit.verify.evidence import RankTrace, Run, load_run
@@ -67,10 +68,12 @@ def _run_all(plan: Plan, progress: Progress, runs: FinishedRuns) -> FinishedRuns
     restarts = resumes.sure()
     together = ["reference"] if all(rank.training for rank in runs.by_name["many"].ranks) else []
     default = _as_started(plan, runs)
-    if together or restarts or default:
+    own = [OWN_DRAWS] if runs.by_name["many"].finished and draws_apart(runs.by_name["many"]) else []
+    if together or restarts or default or own:
         text = "one process on the same batches" + (", restarts from the checkpoint" if restarts else "")
         text += f", {plan.nproc} processes as you start them" if default else ""
-        _run(plan, runs, progress, text, [*together, *default, *restarts], restarts)
+        text += f", {plan.nproc} processes with random numbers of their own" if own else ""
+        _run(plan, runs, progress, text, [*together, *default, *own, *restarts], restarts)
     restarts = resumes.tried(restarts, plan.judged_script)
     if together and plan.precision == AS_IS:
         _run(plan, runs, progress, "one process with other orders and other rounding", list(PERTURBED))

@@ -117,7 +117,7 @@ def _install(
     rows = BatchRows()
     pairs = paired_rows(recorder.record)
     rows.on_mixed = lambda mixing: pairs(mixing.op, mixing.rows, False, mixing.where)
-    streams = Streams(settings.seed, rows.leave)
+    streams = Streams(settings.seed, rows.leave, settings.own_draws)
     rows.is_loading = streams.is_loading
     models = ModelTrace(rows.on_forward)
     models.on_inputs = rows.on_inputs
@@ -126,7 +126,8 @@ def _install(
     operators.rounding = RandomRounding(settings.rounding)
     steady = SteadyInputs(recorder, rows.holds)
     operators.inputs = steady.watched if settings.controlled else operators.inputs
-    install_batchnorm(recorder.record, settings.controlled, rows)
+    # By a draw of its own a rank may leave a layer out: the others must not wait for it.
+    install_batchnorm(recorder.record, settings.controlled and not settings.own_draws, rows)
     record_nondeterministic(recorder.record)
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no deterministic mode
@@ -168,6 +169,7 @@ def _install(
     operators.cuts.is_watched = lambda: models.is_evaluating() and not rows.in_model()
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
     operators.draws.own_state, operators.draws.in_model = streams.own_state, rows.in_model
+    operators.draws.in_loop_body = streams.in_loop_body
     install_new_weights(streams, lambda: recorder.step > 0 or rows.in_model())
     models.install()
     loaders.install()

@@ -49,6 +49,7 @@ class TraceSettings:
     spawns: bool = False  # the script starts its own processes (mp.spawn): this one takes the place of one of them
     controlled: bool = False  # float64, random draws per sample, BatchNorm over all ranks
     as_is: bool = False  # if controlled: nevertheless in the script's own precision, and with torch.compile
+    own_draws: bool = False  # if controlled: nevertheless with each rank's own numbers of Python's random and of numpy
     rounding: int = 0  # seed of random errors, as large as those of rounding; 0: none
     averaged_in: str = ""  # the narrower type in which ranks average gradients: these are rounded so, too
     replay: list[str] = field(default_factory=list)  # traces whose batches, joined over the ranks, are trained on

@@ -12,6 +12,7 @@ from retrofit.verify.trace.events import CollectiveCall, UnevenInputs
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .errors import first_failure
+from .own_draws import OWN_DRAWS, decided_by_draws
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 OWN_SIZES = ("gather", "scatter", "alltoall")  # operations in which ranks may hold pieces of different sizes
@@ -32,7 +33,7 @@ def collectives(runs: Runs, options: CheckOptions) -> Verdict:
     if reason:
         return not_applicable(check, title, reason)
     many = runs["many"]
-    fault = collectives_fault(many)
+    fault = collectives_fault(many) or _fault_of_own_draws(runs)
     if fault is not None:
         return fail_with(check, title, fault)
     calls = min(len(_calls(rank)) for rank in many.ranks)
@@ -59,6 +60,12 @@ def collectives_fault(run: Run) -> Finding | None:
     if has_ended:
         summary = "some ranks wait for others that make no further collective call"
     return Finding(summary, "RF106" if uneven else "RF402", step, _places_of_ranks(run, mismatch), uneven)
+
+
+def _fault_of_own_draws(runs: Runs) -> Finding | None:
+    fault = collectives_fault(runs[OWN_DRAWS]) if OWN_DRAWS in runs else None
+    is_new = fault is not None and fault.cause != "RF106"  # uneven batches are, in that run too, no matter of draws
+    return decided_by_draws(fault, runs["many"]) if fault is not None and is_new else None
 
 
 def first_mismatch(run: Run) -> Mismatch | None:

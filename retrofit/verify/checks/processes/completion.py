@@ -17,9 +17,10 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .collectives import collectives_fault
 from .errors import Failure, cause_of, comes_from_precision, first_failure
+from .own_draws import OWN_DRAWS, decided_by_draws
 
-ORDER = ("original", "one", "many", "reference", "resumed", "reload", "reload_original")
-CONTROLLED = ("many", "reference", "resumed", "reload", "reload_original")
+ORDER = ("original", "one", "many", "reference", "resumed", "reload", "reload_original", OWN_DRAWS)
+CONTROLLED = ("many", "reference", "resumed", "reload", "reload_original", OWN_DRAWS)
 
 
 def completes(runs: Runs, options: CheckOptions) -> Verdict:
@@ -33,6 +34,8 @@ def completes(runs: Runs, options: CheckOptions) -> Verdict:
     if not broken:
         return passed(check, title, f"{count(len(runs), 'run')} ended with status 0 on every process")
     fault = _original_fault(runs) or _fault_of_both(runs) or fault_of(broken[0], runs)
+    if broken[0].name == OWN_DRAWS and (broken[0].hung or collectives_fault(broken[0]) is not None):
+        fault = decided_by_draws(fault, runs["many"])
     others = [LABELS[run.name] for run in broken[1:]]
     note = "; ".join(part for part in (fault.note, f"failed too: {', '.join(others)}" if others else None) if part)
     return fail_with(check, title, replace(fault, note=note or None))

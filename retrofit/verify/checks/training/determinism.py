@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retrofit.verify.checks.finding import first_few, joined, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
+from retrofit.verify.checks.processes.own_draws import draws_apart
 from retrofit.verify.evidence import Runs
 from retrofit.verify.trace.events import NondeterministicOperator, PairedRows, UncontrolledDraw
 from retrofit.verify.verdict import Verdict, not_applicable, passed
@@ -27,6 +28,9 @@ def determinism(runs: Runs, options: CheckOptions) -> Verdict:
     if not runs["many"].num_steps:
         return not_applicable(check, title, why_not(runs["many"], "no optimizer step was made"))
     paired = list(dict.fromkeys(event.where for rank in runs["many"].ranks for event in rank.of(PairedRows)))
-    note = f"each rank pairs its own samples with each other ({first_few(paired)}), as with a smaller batch"
+    pairs = f"each rank pairs its own samples with each other ({first_few(paired)}), as with a smaller batch"
+    own = draws_apart(runs["many"])
+    numbers = f"each rank draws a number of its own for its batch ({first_few(own)}), as with a smaller batch"
+    notes = [pairs] * bool(paired) + [numbers] * bool(own)
     found = "every operator has a deterministic version, every draw belongs to a sample"
-    return passed(check, title, found, note if paired else None)
+    return passed(check, title, found, joined(notes))

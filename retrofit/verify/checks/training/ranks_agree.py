@@ -8,6 +8,7 @@ from dataclasses import replace
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, not_made, number_of_ranks, why_not
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.processes.collectives import uneven_batches
+from retrofit.verify.checks.processes.own_draws import OWN_DRAWS, decided_by_draws
 from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.events import InitialWeights, OptimizerStep, Weights
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
@@ -28,7 +29,7 @@ def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
     fault = uneven_steps(many)
     if fault is None and (many.world_size == 1 or many.num_steps == 0):
         return not_applicable(check, title, why_not(many, "no optimizer step was made by several ranks"))
-    fault = disagreement(many) or fault
+    fault = disagreement(many) or fault or _fault_of_own_draws(runs)
     if fault is not None:
         return fail_with(check, title, fault)
     averaged = averaged_weights(many)
@@ -36,6 +37,15 @@ def ranks_agree(runs: Runs, options: CheckOptions) -> Verdict:
         return passed(check, "all ranks hold the same weights after each average", averaged.shown(many), BY_DESIGN)
     steps = count(many.num_steps, "optimizer step")
     return passed(check, title, f"bit-identical on {number_of_ranks(many)} after each of {steps}")
+
+
+def _fault_of_own_draws(runs: Runs) -> Finding | None:
+    run = runs.get(OWN_DRAWS)
+    if run is None:
+        return None
+    apart = disagreement(run)
+    fault = uneven_steps(run) or (apart and replace(apart, summary="the ranks hold different weights"))
+    return None if fault is None else decided_by_draws(fault, runs["many"])
 
 
 def uneven_steps(run: Run) -> Finding | None:

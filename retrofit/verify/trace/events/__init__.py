@@ -10,6 +10,7 @@ the fields of the class. Standard library only: the command line reads what it w
 from .computation import (
     BackwardCall,
     BackwardGradients,
+    BatchNumber,
     BatchSelection,
     BatchStatistics,
     CollectiveCall,
@@ -80,7 +81,7 @@ from .samples import (
 
 __all__ = [
     "KINDS", "LOCAL_RANK", "OF_DATASET", "OWN_BATCHES", "RANDOM_STATE", "BackwardCall", "BackwardGradients",
-    "BatchDrawn", "BatchPart", "BatchSelection", "BatchStatistics", "CollectiveCall", "CountedPass",
+    "BatchDrawn", "BatchNumber", "BatchPart", "BatchSelection", "BatchStatistics", "CollectiveCall", "CountedPass",
     "DecisionInput", "DispatchedBatches", "DrawnAhead", "EpochCut", "EpochKept", "EpochOrder", "EvaluatedModel",
     "Event", "FileChange", "FileLoad", "FileLock", "FileRead", "FileSave", "Fingerprint", "GradientClip",
     "GroupJoin", "InitialWeights", "IterationEnd", "IterationStart", "Keys", "LateTraining", "LineRun",

@@ -222,6 +222,16 @@ class RowDraw(Event):
 
 
 @dataclass(frozen=True)
+class BatchNumber(Event):
+    """A number for a whole batch is drawn, by Python's random or numpy. Once per function and place."""
+
+    op: str  # "random"
+    stream: str  # "python", "numpy", or "generator": one of the script's own
+    state: str  # hash of this stream as the process has left it, without what the trace controls
+    where: str  # "train.py:12 in f"
+
+
+@dataclass(frozen=True)
 class NondeterministicOperator(Event):
     """An operator without a deterministic version has run. Once per operator."""
 

@@ -14,7 +14,7 @@ import torch
 from retrofit.distributed.data.random_state import mix_seed
 from retrofit.verify.trace import FOLDER
 from retrofit.verify.trace.computation.numbers.narrow_draws import drawn_in_float32
-from retrofit.verify.trace.events import PairedRows, Record, RowDraw, UncontrolledDraw
+from retrofit.verify.trace.events import BatchNumber, PairedRows, Record, RowDraw, UncontrolledDraw
 
 from .layout import JOINS, VIEWS, Block, Place, RowLayout, blocks_of, cut_to
 from .streams import drawing, hash_state, stream_key
@@ -55,6 +55,7 @@ class RowDraws:
         self.keys = keys or (lambda: [stream_key()] * len(rows()))
         self.own_state: Callable[[str, Any], str | None] = lambda stream, present: None  # before the batch
         self.in_model: Callable[[], bool] = bool  # whether a forward pass is being run
+        self.in_loop_body: Callable[[], bool] = bool  # whether the script has a batch, and makes no sample
         self._reported: set[tuple[str, str]] = set()
         self._noted: set[tuple[str, str]] = set()
         self._layout = RowLayout(rows)
@@ -64,8 +65,12 @@ class RowDraws:
     def new_batch(self) -> None:
         self._layout.clear()
 
-    def count(self, name: str) -> None:
-        """Note a draw of a single number, and report the line that has drawn one for each row of the batch in hand."""
+    def count(self, name: str, stream: str, own_state: Callable[[], str | None]) -> None:
+        """Note a draw of a single number, and report the line that has drawn one for each row of the batch in hand.
+
+        `own_state()`: as for `place_of`.
+        """
+        self.note_number(name, stream, own_state)
         rows = self.rows()
         if len(rows) < 2:
             return
@@ -76,6 +81,15 @@ class RowDraws:
         self._counts[where] += 1
         if self._counts[where] == len(rows):
             self.report(name, [len(rows)])
+
+    def note_number(self, name: str, stream: str, own_state: Callable[[], str | None]) -> None:
+        """Record where a number for a whole batch is drawn, and from what, the first time."""
+        if not self.in_loop_body():
+            return
+        where = place_in_script()
+        if (name, where) not in self._noted:
+            self._noted.add((name, where))
+            self._record(BatchNumber(name, stream, own_state() or "", where))
 
     def place_of(
         self, name: str, shape: Sequence[int], args: Sequence[Any], own_state: Callable[[], str | None]

@@ -48,18 +48,20 @@ def by_rows(
     draws: RowDraws, source: Any, name: str, draw: Callable[..., Any], own_state: Callable[[], str | None]
 ) -> Callable[..., Any]:
     """Return a function of numpy.random, or of a generator (`source`), that draws for each row from its own stream."""
+    stream = "numpy" if isinstance(source, ModuleType) else "generator"
 
     @functools.wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
         if name not in (*SIZE_AT, *BY_LENGTHS, *PICKS):  # a distribution over several numbers, or a rare one
-            draws.count(name)
+            draws.count(name, stream, own_state)
             return draw(*args, **kwargs)
         if name in PICKS:
+            draws.note_number(name, stream, own_state)
             return _picked(draws, source, name, draw, args, kwargs)
         shape = _shape(name, args, kwargs)
         place = None if shape is None else draws.place_of(name, shape, args, own_state)
         if shape is None or place is None:
-            draws.count(name)
+            draws.count(name, stream, own_state)
             return draw(*args, **kwargs)
         own = [place.num_entries if dim == place.dim else length for dim, length in enumerate(shape)]
         with _put_back(source):

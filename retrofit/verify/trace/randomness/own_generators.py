@@ -37,8 +37,8 @@ def _in_batch(streams: Streams, draws: RowDraws, draw: Callable[..., Any]) -> Ca
     @functools.wraps(draw)
     def drawn(generator: Any, *args: Any, **kwargs: Any) -> Any:
         if streams.in_batch() and is_generator(generator) and not _is_of_library(sys._getframe(1)):
-            streams.enter_generator(generator)
-            draws.count(draw.__name__)
+            before = streams.enter_generator(generator)
+            draws.count(draw.__name__, "generator", lambda: before)
         return draw(generator, *args, **kwargs)
 
     return drawn

@@ -10,18 +10,23 @@ from typing import Any
 from .draws import RowDraws
 
 NAMES = ("random", "uniform", "gauss", "normalvariate", "betavariate", "expovariate", "choice", "randint", "randrange")
+OTHERS = ("shuffle", "sample", "choices", "triangular", "getrandbits", "lognormvariate", "gammavariate")
 
 
 def install_single_numbers(draws: RowDraws) -> None:
-    """Report numbers of Python's random that a line draws as often as the batch has rows."""
+    """Report numbers of Python's random that a line draws as often as the batch has rows, and note the others."""
 
-    def counted(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def own_state() -> str | None:
+        return draws.own_state("python", random.getstate())
+
+    def watched(draw: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(draw)
         def drawn(*args: Any, **kwargs: Any) -> Any:
-            draws.count(draw.__name__)
+            note(draw.__name__, "python", own_state)
             return draw(*args, **kwargs)
 
         return drawn
 
-    for name in NAMES:
-        setattr(random, name, counted(getattr(random, name)))
+    for names, note in ((NAMES, draws.count), (OTHERS, draws.note_number)):
+        for name in names:
+            setattr(random, name, watched(getattr(random, name), note))

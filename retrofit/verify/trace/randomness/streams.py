@@ -20,6 +20,7 @@ from .generators import reseed, restore, state_of
 
 OTHER_LIBRARIES = {"imgaug": "seed", "cv2": "setRNGSeed"}  # with random numbers of their own, by what seeds them
 
+OF_COLLATION = 6
 
 drawing = threading.RLock()  # held while streams are put aside: a thread may load samples meanwhile
 
@@ -36,8 +37,9 @@ class Streams:
     script draws from its own streams, as it always does: what goes wrong there must stay visible.
     """
 
-    def __init__(self, seed: int, on_leave: Callable[[], None]) -> None:
-        self.seed, self._on_leave = seed, on_leave
+    def __init__(self, seed: int, on_leave: Callable[[], None], keeps_own: bool = False) -> None:
+        """`keeps_own`: a loop body draws from the process's own streams, too."""
+        self.seed, self._on_leave, self._keeps_own = seed, on_leave, keeps_own
         self._own: dict[str, Any] | None = None
         self._loading_thread: int | None = None
         self._until_step = False
@@ -51,17 +53,21 @@ class Streams:
 
         A thread that draws batches ahead leaves the streams to the one that computes.
         """
-        if not in_main_thread():
+        if not in_main_thread() or (self._keeps_own and not collates):
             return
         self._until_step = until_step
         if self._own is None:
             self._own = get_rng_state()
-        self._place = (6 if collates else 4 if until_step else 1, epoch, number)
+        self._place = (OF_COLLATION if collates else 4 if until_step else 1, epoch, number)
         _seed(mix_seed(self.seed, *self._place))
 
     def in_batch(self) -> bool:
         """Return whether the streams are those of a batch."""
         return self._own is not None and in_main_thread()
+
+    def in_loop_body(self) -> bool:
+        """Return whether the streams are those of a batch that the script has, and no sample is being made."""
+        return self.in_batch() and self._place[0] != OF_COLLATION and not self.is_loading()
 
     def enter_generator(self, generator: Any) -> str | None:
         """Let a generator of the script's own draw from a stream of the batch in hand, from its first draw in it.
