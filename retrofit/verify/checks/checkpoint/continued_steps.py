@@ -17,6 +17,7 @@ ANOTHER_LOSS = "the loss is another one with the same samples"
 OTHER_SAMPLES = "other samples follow: the position in the data, or the epoch's order, was not restored"
 ANOTHER_RATE = "the learning rate is another one: the scheduler was not restored"
 OTHER_WEIGHTS = "the weights are others after a step with the same loss: the optimizer's state was not restored"
+BY_ORIGIN = (OTHER_SAMPLES, ANOTHER_RATE, ANOTHER_LOSS, OTHER_WEIGHTS)
 Difference = tuple[str, "str | None"]  # what differs, and the values
 
 
@@ -32,6 +33,29 @@ def step_fault(many: Run, resumed: Run, done: int, tolerance: float) -> Finding 
             undecided = what == ANOTHER_RATE and first_epoch_is_cut(many) and not is_restart
             return Finding(f"{what}, on rank {rank}", "RF507", done + step, value, undecided=undecided)
     return None
+
+
+def is_of_other_ranks(many: Run, resumed: Run, done: int, tolerance: float) -> bool:
+    """Return whether rank 0 continues as it was, and other ranks do not: with what rank 0 has saved.
+
+    What is another one on rank 0 in the same step follows from them, as all its weights do.
+    """
+    if _start_fault(many, resumed, done, tolerance) is not None:
+        return False
+    first: dict[int, int] = {}  # by rank, what differs in the first step in which something does
+    started: int | None = None
+    for step, rank, differences in _compared(many, resumed, done, tolerance):
+        if started is not None and step > started:
+            break
+        if differences:
+            started = step
+            first[rank] = min(_place_of(what) for what, _ in differences)
+    return bool(first) and min(first.values()) < first.get(0, len(BY_ORIGIN))
+
+
+def _place_of(what: str) -> int:
+    """Return the place of what differs among all that may: each may follow from those before it."""
+    return next(place for place, known in enumerate(BY_ORIGIN) if what.startswith(known))
 
 
 def kinds_of_faults(many: Run, resumed: Run, done: int, tolerance: float) -> set[str]:

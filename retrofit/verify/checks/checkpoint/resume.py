@@ -11,14 +11,16 @@ from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.causes.averaged_weights import averaged_weights
 from retrofit.verify.checks.training.differences import tolerance_of
 from retrofit.verify.checks.training.ranks_agree import disagreement
+from retrofit.verify.checks.training.steps import gradients, loss, parameters
 from retrofit.verify.evidence import RankTrace, Run, Runs, flat
-from retrofit.verify.verdict import NOT_APPLICABLE, Verdict, count, not_applicable, passed
+from retrofit.verify.verdict import FAIL, NOT_APPLICABLE, Verdict, count, not_applicable, passed
 
 from .continued_steps import (
     ANOTHER_LOSS,
     OTHER_SAMPLES,
     OTHER_WEIGHTS,
     drawn_samples,
+    is_of_other_ranks,
     kind_of,
     kinds_of_faults,
     step_fault,
@@ -35,6 +37,7 @@ OWN_OPTIMIZERS = (
 )
 NOT_BEFORE = "not restored by the script before the change either, on one process"
 ELSE_RESTORED = "with the order that the samples have without the stop, all else is as without it"
+OF_RANK_0 = "rank 0 continues as without the stop, and other ranks with what it has saved, which is not what they had"
 NO_STEP = "the resumed script makes no optimizer step"
 
 
@@ -78,6 +81,10 @@ def resume(runs: Runs, options: CheckOptions) -> Verdict:
         return not_applicable(check, title, f"{NOT_BEFORE}: {kind_of(faults[0])}", note=ON_ONE_PROCESS)
     if own and averaged_weights(many) is not None and _is_optimizer_of_another_rank(own[0]):
         return not_applicable(check, title, OWN_OPTIMIZERS)
+    parted = _differs_before(runs, options, own[0]) if own else None
+    if parted is not None and is_of_other_ranks(many, resumed, done, tolerance_of(many, options)):
+        summary = f"{OF_RANK_0}: follows from a training that is not that of one process (see {parted})"
+        return fail_with(check, title, replace(own[0], summary=summary, cause=None))
     if own:
         return fail_with(check, title, _noted(own, known))
     if resumed is in_order and not is_of_library(OTHER_SAMPLES, many, as_it_is):
@@ -100,6 +107,15 @@ def forgets_order_as_before(verdict: Verdict) -> bool:
 def forgets_as_before(verdict: Verdict) -> bool:
     """Return whether this check was not judged since the script before the change loses something, too."""
     return verdict.status == NOT_APPLICABLE and verdict.summary.startswith(NOT_BEFORE)
+
+
+def _differs_before(runs: Runs, options: CheckOptions, fault: Finding) -> str | None:
+    """Return the check that finds another training than on one process before the resume parts from the run."""
+    for verdict in (check(runs, options) for check in (loss, gradients, parameters)):
+        is_earlier = verdict.step is not None and fault.step is not None and verdict.step <= fault.step
+        if verdict.status == FAIL and is_earlier:
+            return verdict.check
+    return None
 
 
 def _is_optimizer_of_another_rank(fault: Finding) -> bool:
