@@ -95,3 +95,18 @@ def test_an_optimizer_that_is_built_on_another_makes_one_step(tmp_path: Path) ->
     assert status == 0, report["conclusion"]
     assert statuses_of_training(report) == {"PASS"}
     assert len(report["curves"]["loss_1"]) == 8
+
+
+PART = "parts = [p for group in optimizer.optim.param_groups for p in group['params']]"
+CLIPPED = {
+    "the part that the optimizer updates": f"{PART}; torch.nn.utils.clip_grad_norm_(parts, 0.01)",
+    "every second parameter": "torch.nn.utils.clip_grad_norm_(list(model.parameters())[rank::world], 0.01)",
+}
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_gradients_that_each_rank_clips_a_part_of_are_named_so(name: str, tmp_path: Path) -> None:
+    write(tmp_path, TORCH, TORCH_STEP.replace("optimizer.step()", f"{CLIPPED[name]}; optimizer.step()"))
+    status, report = judge(tmp_path, STEPS, ["--epochs", "2"])
+    assert status == 1 and list(report["causes"]) == ["RF216"], report["conclusion"]
+    assert "clips another part of the averaged gradients" in report["conclusion"]

@@ -22,14 +22,26 @@ def clipping_fault(runs: Runs, step: int) -> Finding | None:
     for norms, whole in zip(zip(*of_ranks), alone):
         if any(relative_difference(norm, norms[0]) > SAME for norm in norms):
             shown = ", ".join(f"{norm:.6g} on rank {rank}" for rank, norm in enumerate(norms))
+            value = f"norm before clipping: {shown}; {whole:.6g} with 1 process"
+            if _are_averaged(many, step):
+                summary = "each rank clips another part of the averaged gradients, by the norm of that part alone"
+                return Finding(summary, "RF216", step, value)
             summary = "gradients are clipped before they are averaged over the ranks, by each rank's own norm"
-            return Finding(summary, "RF202", step, f"norm before clipping: {shown}; {whole:.6g} with 1 process")
+            return Finding(summary, "RF202", step, value)
         factor = norms[0] / whole if whole else 0.0
         if any(relative_difference(factor, expected) < CLOSE for expected in (world, 1 / world)):
             summary = f"gradients are {factor:.4g} times those of one process before they are clipped, which hides it"
             value = f"norm before clipping: {norms[0]:.6g} with {world} processes, {whole:.6g} with 1"
             return Finding(summary, "RF301", step, value)
     return None
+
+
+def _are_averaged(run: Run, step: int) -> bool:
+    """Return whether a backward leaves the same whole gradients on all ranks, in this step or in the last known."""
+    last = [[event for event in rank.of(BackwardGradients) if event.step <= step][-1:] for rank in run.ranks]
+    left = [event for events in last for event in events]
+    is_known = len(left) == run.world_size and not any(event.is_sharded for event in left)
+    return is_known and all(_is_mean([event], left[0]) for event in left)
 
 
 def changed_before_step(runs: Runs, step: int) -> Finding | None:
