@@ -313,7 +313,7 @@ _ALL = (
         "RF211",
         "parameter-not-averaged",
         "DDP averages the gradients of its model's parameters only: a trained tensor outside of it (the weights of "
-        "several losses) drifts apart on each rank.",
+        "several losses) drifts apart on each rank, and so do weights that a forward pass changes in place (max_norm).",
         "rd.model.distribute_parameter(tensor), where the optimizer is given it.",
         "Make the tensor a parameter of the wrapped model, or all_reduce its gradient before optimizer.step().",
         (DDP,),

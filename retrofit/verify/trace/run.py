@@ -165,7 +165,14 @@ def _install(
     operators.writes = steps.by_hand.watched
     models.before_call = loaders.before_batch = steps.by_hand.close
     states = StateTrace(recorder, steps.trained)
-    steps.on_step, models.on_call = states.before_step, states.on_call
+    steps.on_step = states.before_step
+
+    def on_call(model: torch.nn.Module) -> None:
+        states.on_call(model)
+        if settings.world_size > 1:
+            steps.changes.before_call(model)
+
+    models.on_call, models.after_call = on_call, steps.changes.after_call
     operators.cuts.is_watched = lambda: models.is_evaluating() and not rows.in_model()
     operators.draws.may_pick, operators.draws.parts = rows.may_pick, rows.parts
     operators.draws.own_state, operators.draws.in_model = streams.own_state, rows.in_model

@@ -15,6 +15,8 @@ from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
 from .causes.averaged_weights import BY_DESIGN, averaged_weights, unequal_weights
 from .causes.averaging import ENOUGH, averaging_fault, parameter_names
+from .causes.changed_in_place import CAUSE as IN_PLACE
+from .causes.changed_in_place import changed_between_steps, changed_in_forward
 from .causes.traffic import traffic
 from .decided_figures import parted_ranks
 
@@ -79,6 +81,9 @@ def initial_disagreement(run: Run) -> Finding | None:
     """Return a fault when the ranks start from different weights."""
     for events in zip(*(rank.of(InitialWeights) for rank in run.ranks)):
         if len({event.parameter_hash for event in events}) > 1:
+            changed = changed_in_forward(run, events)
+            if changed is not None:
+                return replace(changed, value=_differing(run, events))
             return Finding("initial weights differ between ranks", _cause_of_start(run), value=_differing(run, events))
     return None
 
@@ -118,6 +123,8 @@ def rates_by_rank(run: Run) -> Finding | None:
 
 def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[str, str | None]:
     initial = initial_disagreement(run)
+    if initial is not None and initial.cause == IN_PLACE:
+        return "the ranks make their first step with different weights (see initial_state)", initial.cause
     if initial is not None:
         cause = "RF108" if initial.cause == "RF213" else initial.cause
         return (
@@ -130,4 +137,5 @@ def _diagnosis(run: Run, number: int, steps: Sequence[OptimizerStep]) -> tuple[s
     parted = parted_ranks(run)
     if parted is not None and parted.event.step <= number:
         return f"each rank decides by its own figure (see decisions): {parted.shown(run.world_size)}", "RF401"
-    return averaging_fault(run, number, steps)
+    changed = changed_between_steps(run, number)
+    return (changed.summary, changed.cause) if changed is not None else averaging_fault(run, number, steps)

@@ -23,6 +23,7 @@ class ModelTrace:
         self.before_call: Callable[[], None] = lambda: None
         self.on_inputs: Callable[[Any], None] = lambda inputs: None
         self.on_call: Callable[[nn.Module], None] = lambda model: None
+        self.after_call: Callable[[nn.Module], None] = lambda model: None
         self.models: list[nn.Module] = []
         self._depth = 0
         self._is_forward = False
@@ -57,6 +58,7 @@ class ModelTrace:
             self._is_forward = False
             with own_errors_recorded():
                 self.on_forward(False)
+                self.after_call(module)
 
     def is_evaluating(self) -> bool:
         """Return whether all models, and some, are in evaluation mode."""

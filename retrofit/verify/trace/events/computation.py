@@ -98,6 +98,15 @@ class WeightsBeforeStep(Event):
     parameter_hashes: list[str]  # of the bits of each
 
 
+@dataclass(frozen=True)
+class ChangedInForward(Event):
+    """A forward pass has changed parameters of an optimizer in place before its first step."""
+
+    optimizer: int  # number in this process
+    parameters: list[int]  # their places, in the order of OptimizerFound.names
+    hashes: list[str]  # of the bits of each before
+
+
 Weights = Union[InitialWeights, OptimizerStep, WeightsBeforeStep]
 
 

@@ -55,7 +55,7 @@ def averaged_weights(run: Run) -> AveragedWeights | None:
 
     Whatever else changes the weights between two steps (a clamp) has to leave them equal on all ranks, too.
     """
-    changes = [change for change in _changes(run) if _are_apart(change.left)]
+    changes = [change for change in changes_between_steps(run) if _are_apart(change.left)]
     if not changes or any(_are_apart(change.found) or not _is_mean(change) for change in changes):
         return None
     starts = [0, *(change.step for change in changes)]
@@ -65,12 +65,12 @@ def averaged_weights(run: Run) -> AveragedWeights | None:
 
 def unequal_weights(run: Run) -> Finding | None:
     """Return what is wrong where the ranks make their weights equal between steps, and not by averaging them all."""
-    changes = [change for change in _changes(run) if _are_apart(change.left)]
+    changes = [change for change in changes_between_steps(run) if _are_apart(change.left)]
     for change in changes:
         equal = _equal(change.found)
         made = equal - _equal(change.left)
         apart = set(range(len(change.found[0].parameter_hashes))) - equal
-        if made and apart and all(apart & _apart(other.found) == apart for other in changes):
+        if made and apart and all(apart & apart_places(other.found) == apart for other in changes):
             names = parameter_names(run.main, change.found[0])
             left_out = [names[place] for place in sorted(apart) if place < len(names)]
             are = "is" if len(left_out) == 1 else "are"
@@ -87,7 +87,7 @@ def unequal_weights(run: Run) -> Finding | None:
     return None
 
 
-def _changes(run: Run) -> Iterator[Change]:
+def changes_between_steps(run: Run) -> Iterator[Change]:
     """Yield where weights are others before a step than after the one before, on at least one rank."""
     if run.world_size == 1:
         return
@@ -106,14 +106,14 @@ def _are_apart(events: Sequence[Weights]) -> bool:
     return len({event.parameter_hash for event in events}) > 1
 
 
-def _apart(events: Sequence[Weights]) -> set[int]:
+def apart_places(events: Sequence[Weights]) -> set[int]:
     """Return the places of the parameters that are not the same in all events."""
     rows = zip(*(event.parameter_hashes for event in events))
     return {place for place, row in enumerate(rows) if len(set(row)) > 1}
 
 
 def _equal(events: Sequence[Weights]) -> set[int]:
-    return set(range(len(events[0].parameter_hashes))) - _apart(events)
+    return set(range(len(events[0].parameter_hashes))) - apart_places(events)
 
 
 def _is_mean(change: Change, factor: float = 1.0) -> bool:

@@ -31,6 +31,7 @@ from retrofit.verify.trace.events import (
 )
 
 from .averaging import ENOUGH
+from .changed_in_place import changed_between_steps
 from .clipped import changed_before_step, clipping_fault
 from .micro_batches import other_micro_batches
 from .own_values import own_values, values_of_one_rank
@@ -78,6 +79,8 @@ def _from_ranks(runs: Runs, quantity: str, step: int) -> Finding | None:
     if fault is None or fault.step is None:
         return None
     is_before = fault.step < step or (fault.step == step and quantity != LOSS)
+    if fault.step == step and changed_between_steps(runs["many"], step) is not None:
+        return Finding("the ranks compute with different weights in this step (see ranks_agree)", fault.cause)
     if not is_before:
         return None
     sentence = f"follows from the ranks' different weights after step {fault.step} (see ranks_agree)"

@@ -28,6 +28,7 @@ from retrofit.verify.trace.recorder import Recorder, own_errors_recorded
 from retrofit.verify.trace.runtime import batch_weight
 
 from .by_hand import StepsByHand
+from .forward_changes import ForwardChanges
 from .gradients_left import GradientsLeft
 from .parameters import given_parameters, gpu_of, norms, of_gradient, of_parameters
 from .unsynced import UnsyncedForwards
@@ -52,6 +53,7 @@ class StepTrace:
         self.on_step: Callable[[], None] = lambda: None  # before it
         self.on_gradient: Callable[[torch.Tensor], None] | None = None  # before it is recorded
         self.unsynced: UnsyncedForwards | None = None  # on one of several processes
+        self.changes = ForwardChanges()
         self._losses: list[float] = []
         self._gradients: list[Fingerprint | None] = []
         self._left = GradientsLeft()
@@ -141,6 +143,9 @@ class StepTrace:
             OptimizerFound(number, type(optimizer).__name__, names, shapes, gpu_of(parameters), base_lr)
         )
         self.recorder.record(InitialWeights(number, *of_parameters(parameters)))
+        changed = self.changes.before_first_step(number, parameters)
+        if changed is not None:
+            self.recorder.record(changed)
 
     def _describe_added(self, optimizer: Any) -> None:
         number, given = self._number_of(optimizer), list(given_parameters(optimizer))
