@@ -110,3 +110,15 @@ def test_gradients_that_each_rank_clips_a_part_of_are_named_so(name: str, tmp_pa
     status, report = judge(tmp_path, STEPS, ["--epochs", "2"])
     assert status == 1 and list(report["causes"]) == ["RF216"], report["conclusion"]
     assert "clips another part of the averaged gradients" in report["conclusion"]
+
+
+def test_gradients_of_a_micro_batch_that_each_rank_clips_are_not_averaged(tmp_path: Path) -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)"
+    backward = "torch.nn.functional.cross_entropy(model(inputs), labels).backward()"
+    flag = "model.require_backward_grad_sync"
+    step = (
+        f"optimizer.zero_grad(); loss.backward(); {clip}; {flag} = True; {backward}; optimizer.step(); {flag} = False"
+    )
+    write(tmp_path, f"{TORCH}\n{flag} = False", step)
+    status, report = judge(tmp_path, STEPS, ["--epochs", "2"])
+    assert status == 1 and "RF202" in report["causes"] and "RF216" not in report["causes"], report["conclusion"]

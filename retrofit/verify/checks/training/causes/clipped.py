@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from retrofit.verify.checks.finding import Finding
 from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
-from retrofit.verify.trace.events import BackwardGradients, GradientClip
+from retrofit.verify.trace.events import BackwardCall, BackwardGradients, GradientClip
 
 SAME, CLOSE = 1e-6, 1e-3  # relative: of two norms; of a factor that is meant to be the number of processes
 
@@ -19,11 +19,11 @@ def clipping_fault(runs: Runs, step: int) -> Finding | None:
     world = many.world_size
     if world == 1 or not alone or any(len(norms) != len(alone) for norms in of_ranks):
         return None
-    for norms, whole in zip(zip(*of_ranks), alone):
+    for number, (norms, whole) in enumerate(zip(zip(*of_ranks), alone)):
         if any(relative_difference(norm, norms[0]) > SAME for norm in norms):
             shown = ", ".join(f"{norm:.6g} on rank {rank}" for rank, norm in enumerate(norms))
             value = f"norm before clipping: {shown}; {whole:.6g} with 1 process"
-            if _are_averaged(many, step):
+            if _are_averaged(many, step) and _is_after_backward(many.main, step, number):
                 summary = "each rank clips another part of the averaged gradients, by the norm of that part alone"
                 return Finding(summary, "RF216", step, value)
             summary = "gradients are clipped before they are averaged over the ranks, by each rank's own norm"
@@ -42,6 +42,13 @@ def _are_averaged(run: Run, step: int) -> bool:
     left = [event for events in last for event in events]
     is_known = len(left) == run.world_size and not any(event.is_sharded for event in left)
     return is_known and all(_is_mean([event], left[0]) for event in left)
+
+
+def _is_after_backward(rank: RankTrace, step: int, number: int) -> bool:
+    """Return whether the last backward of a step comes before one of its clippings, and not after it."""
+    events = [one for one in rank.events if isinstance(one, (BackwardCall, GradientClip)) and one.step == step]
+    clips = [place for place, event in enumerate(events) if isinstance(event, GradientClip)]
+    return not any(isinstance(event, BackwardCall) for event in events[clips[number] :])
 
 
 def changed_before_step(runs: Runs, step: int) -> Finding | None:
