@@ -93,7 +93,9 @@ def test_check_convert_and_rules_work_from_another_folder_without_any_dependency
     before = (project / "train.py").read_text()
     converted = run(clean, "retrofit", "convert", "train.py", "--write", cwd=project)
     assert converted.returncode == 0, converted.stderr
-    assert (project / "multigpu.py").read_bytes() == (ROOT / "retrofit" / "multigpu.py").read_bytes()
+    assert (project / "multigpu.py").read_bytes() == (
+        ROOT / "retrofit" / "convert" / "added" / "multigpu.py"
+    ).read_bytes()
     by_module = run(clean, "python", "-m", "retrofit", "check", "train.py", cwd=project)
     assert (by_module.returncode, by_module.stderr) == (0, ""), by_module.stdout
     assert run(clean, "python", "-m", "retrofit", "convert", "train.py", "--undo", cwd=project).returncode == 0

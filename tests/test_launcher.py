@@ -150,7 +150,7 @@ def test_a_failed_rank_is_named_last_without_a_traceback_of_the_launcher(ended: 
 
 
 def test_without_arguments_it_says_what_to_name() -> None:
-    command = [sys.executable, str(Path(__file__).parents[1] / "retrofit" / "multigpu.py")]
+    command = [sys.executable, str(Path(__file__).parents[1] / "retrofit" / "convert" / "added" / "multigpu.py")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
     assert "[launcher] name a launcher and its arguments" in ended.stderr

@@ -41,7 +41,7 @@ rd.cleanup_distributed()
 def started(folder: Path, script: str, *command: str, **environ: str) -> subprocess.CompletedProcess:
     """Run the script on two processes as torchrun does, with the runtime file and the kit at hand."""
     (folder / "train.py").write_text(script)
-    (folder / "multigpu.py").write_bytes((ROOT / "retrofit" / "multigpu.py").read_bytes())
+    (folder / "multigpu.py").write_bytes((ROOT / "retrofit" / "convert" / "added" / "multigpu.py").read_bytes())
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *command]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ}
     return subprocess.run(launcher, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_ends_the_measurement_and_not_the_traini
 
 def test_the_command_and_the_variable_do_not_measure_twice(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WITH_RUNTIME)
-    (tmp_path / "multigpu.py").write_bytes((ROOT / "retrofit" / "multigpu.py").read_bytes())
+    (tmp_path / "multigpu.py").write_bytes((ROOT / "retrofit" / "convert" / "added" / "multigpu.py").read_bytes())
     command = [sys.executable, "-m", "retrofit", "why", "train.py", "--no-single", "--html", "", "--json", "card.json"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RETROFIT_WHY": "1"}
     result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)

@@ -1,6 +1,6 @@
 """The runtime file: the core of `retrofit.distributed` as one module, which a converted project receives.
 
-  python -m retrofit.convert.bundle             write retrofit/multigpu.py
+  python -m retrofit.convert.bundle             write retrofit/convert/added/multigpu.py
   python -m retrofit.convert.bundle --check     exit with status 1 where it is not what would be written
 
 The modules follow each other in the order of MODULES, without their imports of each other. Of their functions and

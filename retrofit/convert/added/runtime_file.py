@@ -9,7 +9,7 @@ from pathlib import Path
 
 from retrofit.analysis.files.runtime_names import FILE_MARK, FILE_NAME
 
-TEXT = Path(__file__).resolve().parents[2] / FILE_NAME
+TEXT = Path(__file__).resolve().with_name(FILE_NAME)
 _SEAL = re.compile(rb"^# Unchanged while the text above has the SHA-256 ([0-9a-f]{64})\n\Z", re.MULTILINE)
 _VERSION = re.compile(rf'"""{re.escape(FILE_MARK)}: the runtime of \S+ (\S+)\.\s'.encode())
 
