@@ -1,4 +1,4 @@
-"""The command line: `retrofit check | convert | rules | verify | why | doctor`."""
+"""The command line: `retrofit check | convert | rules | verify | plan | why | doctor`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from retrofit.check import command as check
 from retrofit.convert import command as convert
 from retrofit.doctor import command as doctor
 from retrofit.packages import import_path
+from retrofit.plan import command as plan
 from retrofit.prove import command as prove
 from retrofit.prove.repair import command as repair
 from retrofit.rules import command as rules
 from retrofit.verify import command as verify
 from retrofit.why import command as why
 
-COMMANDS = {"check": check, "convert": convert, "rules": rules, "verify": verify, "why": why, "doctor": doctor}
-USING_PACKAGES = {"verify", "why", "doctor"}
-RUNNING = {"verify", "why"}  # the user's script
+COMMANDS = {
+    "check": check, "convert": convert, "rules": rules, "verify": verify, "plan": plan, "why": why, "doctor": doctor,
+}  # fmt: skip
+USING_PACKAGES = {"verify", "plan", "why", "doctor"}
+RUNNING = {"verify", "plan", "why"}  # the user's script
 READING = {"check", "convert", "rules"}  # what only reads scripts, until all is known that it writes
 
 

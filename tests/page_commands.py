@@ -89,6 +89,11 @@ TESTED = {
         "tests/convert/test_notebooks.py::test_a_notebook_is_converted_and_stays",
     "retrofit convert stage1.py stage2.py --write":
         "tests/convert/test_several_conversions.py::test_scripts_that_are_named_together_share_what_they_change",
+    "retrofit plan": "tests/test_plan_command.py::test_the_parts_of_a_step_are_measured_and_several_gpus_predicted",
+    "retrofit plan train.py --gpus 2,4,8 -- --data ./data":
+        "tests/test_plan_command.py::test_the_recommendation_is_run_and_corrects_the_next_plan",
+    "retrofit plan train.py --gpus 8,16 --link nvlink --between 100gbe --gpu-memory 80GiB -- --data ./data":
+        "tests/test_plan_command.py::test_the_parts_of_a_step_are_measured_and_several_gpus_predicted",
     "retrofit why": "tests/test_why_command.py::test_a_rank_with_a_slow_forward_pass_is_named",
     "RETROFIT_WHY=1 bash train_torchrun.sh":
         "tests/test_why_live.py::test_a_converted_training_writes_a_card_a_page_and_curves",
@@ -129,6 +134,7 @@ TESTED = {
         "tests/test_tasks.py::test_prediction_is_split_across_ranks_and_complete",
     "tensorboard --logdir=./log": "tests/test_tasks.py::test_tensorboard_serves_the_log_folder",
     "gpustat -i 1": "tests/test_documents.py::test_gpustat_is_installed",
+    "python docs/make_scale.py": "tests/test_plan_model.py::test_the_page_of_scale_is_current",
     "python docs/make_session.py": "tests/test_pages.py::test_the_recording_is_up_to_date",
     "python -m retrofit convert tests/single_gpu/train.py --root .":
         "tests/convert/test_reference_project.py::test_two_processes_train",
@@ -162,6 +168,10 @@ NOT_RUN = {
     "python benchmarks/convert_speed.py --sizes 2000 --rounds 3": LONG,
     "python benchmarks/consistency.py": LONG,
     "python benchmarks/harmless_rewrites.py": LONG,
+    "torchrun --nnodes=2 --nproc_per_node=8 --node_rank=0 --master_addr=first -m retrofit.plan.link "
+    "--output link.json": "needs two machines; the test of the recommendation measures a link on one",
+    "python benchmarks/plan_accuracy.py": LONG,
+    "python benchmarks/plan_accuracy.py --results plan.jsonl": LONG,
     "python benchmarks/why_overhead.py": LONG,
     "python benchmarks/why_slowdowns.py": LONG,
     "python benchmarks/check_speed.py": LONG,

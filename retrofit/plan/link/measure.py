@@ -1,0 +1,71 @@
+"""The measurement of a link: by the ranks of a process group, or by processes that are started for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .link import ALL_REDUCE, Link, fitted, read_link
+
+PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
+TIME_LIMIT_S = 300.0
+
+
+class NoLink(Exception):
+    """The link cannot be measured. The message says why."""
+
+
+def measured_link(device: Any) -> Link:
+    """Return the link between the ranks of the default group. Collective: every rank."""
+    import torch.distributed as dist
+
+    from .calls import measured_calls, measured_copies, measured_overlap
+
+    is_blocking = device.type == "cpu"
+    tables = measured_calls(device)
+    overlap, copies = measured_overlap(device, tables[ALL_REDUCE]), measured_copies(device)
+    added, update = {}, 0.0
+    if is_blocking:
+        from .sharded import measured_layers, measured_update
+
+        added, update = measured_layers(), measured_update()
+    ranks = dist.get_world_size()
+    alpha, beta = fitted(tables[ALL_REDUCE], ranks)
+    name = f"measured: {ranks} ranks, {dist.get_backend()}"
+    return Link(
+        name, alpha, beta, is_blocking, copies=copies, overlap=overlap, measured_ranks=ranks, tables=tables,
+        added=added, sharded_update=update,
+    )  # fmt: skip
+
+
+def measure_here(ranks: int) -> Link:
+    """Return the link between `ranks` processes of this machine. Raises NoLink."""
+    with tempfile.TemporaryDirectory(prefix="retrofit_link_") as folder:
+        output = Path(folder) / "link.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+        command += ["-m", "retrofit.plan.link", "--output", str(output)]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_FOLDER, environ.get("PYTHONPATH", "")]))
+        try:
+            done = subprocess.run(
+                command,
+                env=environ,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIME_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NoLink(
+                f"the calls between {ranks} processes took longer than {TIME_LIMIT_S:g} s; `retrofit doctor` examines "
+                "them, and --link takes a name or numbers"
+            ) from error
+        if done.returncode or not output.is_file():
+            last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            raise NoLink(f"the link between {ranks} processes cannot be measured (status {done.returncode}): {last}")
+        return read_link(output)

@@ -1,0 +1,44 @@
+"""A picture of the speed-up over the number of GPUs, with the bounds of the guides' formulas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrofit.plan.plan import Plan
+
+# Okabe and Ito 2008: they can be told apart on white and on black.
+COLOURS = ("#0072b2", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00")
+
+
+def draw(plan: Plan, path: Path) -> None:
+    """Write the picture; the ending of the file's name says its kind (.png, .svg, .pdf). Raises OSError, ValueError."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    gpus = [bound.ranks for bound in plan.bounds]
+    axes.plot(gpus, gpus, color="#999999", linewidth=1, linestyle=":", label="as many times as GPUs")
+    if plan.keeps_batch:
+        bound = [one.amdahl for one in plan.bounds]
+        axes.plot(gpus, bound, color="#666666", linewidth=1, linestyle="--", label="Amdahl's law")
+    else:
+        bound = [plan.alone.seconds * one.ranks / one.seconds for one in plan.bounds]
+        axes.plot(gpus, bound, color="#666666", linewidth=1, linestyle="--", label="T/N + alpha + beta M")
+    for name, colour in zip(dict.fromkeys(one.strategy.name for one in plan.predictions), COLOURS):
+        own = [one for one in plan.predictions if one.strategy.name == name]
+        speedups = [plan.speedup(one) for one in own]
+        off = [
+            [speed - speed * one.seconds / one.high for speed, one in zip(speedups, own)],
+            [speed * one.seconds / one.low - speed for speed, one in zip(speedups, own)],
+        ]
+        axes.errorbar(
+            [one.gpus for one in own], speedups, off, color=colour, marker="o", markersize=4, capsize=2, label=name
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(gpus, [str(number) for number in gpus])
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("speed-up against one process")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)
