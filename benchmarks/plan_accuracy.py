@@ -5,9 +5,9 @@
   python benchmarks/plan_accuracy.py --results FILE --summary     the tables of what FILE holds, nothing is run
 
 Each training of benchmarks/planned/ is profiled as `retrofit plan` does it, on two processes that do not communicate,
-and then trains on two ranks with each strategy (DDP by hand, torch's hook, `no_sync`, `fully_shard`), 30 steps of
-each, in one start. `loopback` is two processes of one host; the other links join two network namespaces, with the rate
-that tc allows. A link is measured once, as `torchrun ... -m retrofit.plan.link` does it. The row `none` trains without
+and then trains on two ranks with each strategy (DDP by hand, torch's hook, `no_sync`, `fully_shard`), 10 to 24 steps
+of each, in one start. `loopback` is two processes of one host; the other links join two network namespaces, with the
+rate that tc allows. A link is measured once, as `torchrun ... -m retrofit.plan.link` does it. The row `none` trains without
 a strategy, two processes at once: what differs there is the machine, not the prediction.
 """
 
@@ -43,7 +43,9 @@ from retrofit.plan.profile.run import profiled  # noqa: E402
 from retrofit.why.run import Start  # noqa: E402
 
 LINKS = {"loopback": 0, "10gbit": 10_000, "1gbit": 1_000, "100mbit": 100}  # 10^6 bits per second
-NONE, WARM_UP, STEPS, TIME_LIMIT_S = "none", 8, 30, 600.0
+NONE, TIME_LIMIT_S = "none", 600.0
+WARM_UP, PROFILED = 6, 30  # steps
+STEPS = {"loopback": 24, "10gbit": 24, "1gbit": 20, "100mbit": 10}
 MEASURED = [strategy.name for strategy in STRATEGIES if not strategy.name.startswith("zero")]
 
 
@@ -73,10 +75,10 @@ def measured_over(name: str, projects: Sequence[str], results: Path) -> list[dic
         link = link_over(hosts) if hosts else measure_here(2)
         for project in tqdm(projects, desc=name):
             with profiled(
-                Start(FOLDER / "train.py", FOLDER, ["--project", project], STEPS, TIME_LIMIT_S), 2, 0
+                Start(FOLDER / "train.py", FOLDER, ["--project", project], PROFILED, TIME_LIMIT_S), 2, 0
             ) as folder:
                 profile = read_profile(folder)
-            rows.append(row(name, project, profile, link, seconds_of(project, hosts)))
+            rows.append(row(name, project, profile, link, seconds_of(project, name, hosts)))
             with results.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
     return rows
@@ -98,11 +100,11 @@ def link_over(hosts: TwoHosts) -> Link:
         return read_link(file)
 
 
-def seconds_of(project: str, hosts: TwoHosts | None) -> dict[str, list[float]]:
+def seconds_of(project: str, link: str, hosts: TwoHosts | None) -> dict[str, list[float]]:
     """Return the seconds of each step under each strategy."""
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "seconds.json"
-        command = [str(FOLDER / "train.py"), "--project", project, "--steps", str(WARM_UP + STEPS)]
+        command = [str(FOLDER / "train.py"), "--project", project, "--steps", str(WARM_UP + STEPS[link])]
         on_both(hosts, command, {"STRATEGY": ";".join([NONE, *MEASURED]), "SECONDS": str(file)})
         return json.loads(file.read_text())
 

@@ -15,7 +15,17 @@ import make_scale
 
 from retrofit.plan import history
 from retrofit.plan.link.known import KNOWN, link_of, slower
-from retrofit.plan.link.link import ALL_GATHER, ALL_REDUCE, BROADCAST, Copies, Link, Overlap, fitted, read_link
+from retrofit.plan.link.link import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    Copies,
+    Link,
+    Measured,
+    Overlap,
+    fitted,
+    read_link,
+)
 from retrofit.plan.plan import Plan
 from retrofit.plan.predict.bounds import bounds_of
 from retrofit.plan.predict.ddp import added, buckets
@@ -68,10 +78,18 @@ def test_measured_times_are_read_between_sizes_and_scaled_to_more_ranks() -> Non
 def test_a_link_is_a_name_two_numbers_or_a_file(tmp_path: Path) -> None:
     assert link_of("25gbe").beta == 1 / KNOWN["25gbe"][1]
     assert (link_of("1e-5,2e-9").alpha, link_of("1e-5,2e-9").beta) == (1e-5, 2e-9)
-    kept = Link("kept", 1.0, 2.0, True, copies=Copies(1e-9), overlap=Overlap(0.5, 0.6), added={"fsdp": [(1.0, 2.0)]})
+    kept = Link(
+        "kept",
+        1.0,
+        2.0,
+        True,
+        copies=Copies(1e-9),
+        overlap=Overlap(0.5, 0.6),
+        measured=Measured({"fsdp": [(1.0, 2.0)]}),
+    )
     kept.write(tmp_path / "link.json")
     found = read_link(tmp_path / "link.json")
-    assert (found.copies, found.overlap, found.added_by("fsdp", 1.0)) == (kept.copies, kept.overlap, 2.0)
+    assert (found.copies, found.overlap, found.measured.of("fsdp", 1.0)) == (kept.copies, kept.overlap, 2.0)
     (tmp_path / "other.json").write_text('{"name": "x"}')
     with pytest.raises(ValueError, match=r"is not a file of `python -m retrofit\.plan\.link`"):
         link_of(str(tmp_path / "other.json"))
@@ -117,9 +135,11 @@ def test_ddp_adds_its_last_bucket_and_its_copies() -> None:
 
 
 def test_fsdp_adds_what_was_measured_for_its_layers_and_divides_the_optimizer() -> None:
-    link = Link("cpu", 1e-3, 1e-9, is_blocking=True, measured_ranks=2, added={"fsdp": [(4.0 * MIB, 0.02)]})
-    assert fsdp_added(profile_of(), link, 2, is_gathered_again=True) == pytest.approx(2 * 0.02 - 0.015 / 2)
-    more = fsdp_added(profile_of(), link, 4, is_gathered_again=True) - 2 * 0.02 + 0.015 * 3 / 4
+    measured = Measured({"fsdp": [(4.0 * MIB, 0.02)]}, for_tensor=0.001, tensors=5, update=1e-4)
+    link = Link("cpu", 1e-3, 1e-9, is_blocking=True, measured_ranks=2, measured=measured)
+    of_two = 2 * (0.02 - 3 * 0.001) - 0.015 / 2 + 4 * 1e-4  # layers of two tensors
+    assert fsdp_added(profile_of(), link, 2, is_gathered_again=True) == pytest.approx(of_two)
+    more = fsdp_added(profile_of(), link, 4, is_gathered_again=True) - of_two + 0.015 / 4
     # Two layers, three calls each: 2 more hops, and a share of 3/4 in place of 1/2.
     assert more == pytest.approx(2 * 3 * (2e-3 + 4 * MIB * 1e-9 / 4))
 

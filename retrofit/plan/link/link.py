@@ -44,6 +44,21 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What strategies add to a step beyond its computation, for `Link.measured_ranks` ranks, in seconds."""
+
+    added: Mapping[str, Table] = field(default_factory=dict)  # DDP: bytes of a model; FSDP: bytes of a layer
+    for_tensor: float = 0.0  # that FSDP takes for each tensor of a layer, beyond those of `tensors`
+    tensors: int = 0
+    update: float = 0.0  # of an optimizer for a sharded parameter beyond a whole one
+
+    def of(self, strategy: str, num_bytes: float) -> float:
+        """Return what a strategy adds for this size, 0 where it was not measured."""
+        table = self.added.get(strategy)
+        return _between(table, num_bytes) if table else 0.0
+
+
+@dataclass(frozen=True)
 class Link:
     """A link that is assumed (`alpha`, `beta`) or measured (`tables`, for `measured_ranks` ranks)."""
 
@@ -56,8 +71,7 @@ class Link:
     overlap: Overlap = field(default_factory=Overlap)
     measured_ranks: int = 0
     tables: Mapping[str, Table] = field(default_factory=dict)
-    added: Mapping[str, Table] = field(default_factory=dict)  # by a strategy to a layer: bytes of the layer, seconds
-    sharded_update: float = 0.0  # s that an optimizer needs for a sharded parameter beyond those for a whole one
+    measured: Measured = field(default_factory=lambda: Measured())
 
     def seconds(self, call: str, num_bytes: float, ranks: int) -> float:
         """Return the time of one collective call of `num_bytes` in all, on `ranks` ranks."""
@@ -74,10 +88,6 @@ class Link:
         latency = min(of_all, table[0][1])
         return latency * hops / measured_hops + (of_all - latency) * share / measured_share
 
-    def added_by(self, strategy: str, layer_bytes: float) -> float:
-        """Return what a strategy adds to a step for a layer on `measured_ranks` ranks. Raises KeyError."""
-        return _between(self.added[strategy], layer_bytes)
-
     def _ideal(self, hops: float, share: float, num_bytes: float) -> float:
         return hops * self.alpha + share * num_bytes * self.beta
 
@@ -90,7 +100,8 @@ def read_link(path: Path) -> Link:
     """Return the link of a file of `Link.write`. Raises ValueError for another content, OSError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        content["copies"], content["overlap"] = Copies(**content["copies"]), Overlap(**content["overlap"])
+        for name, kind in (("copies", Copies), ("overlap", Overlap), ("measured", Measured)):
+            content[name] = kind(**content[name])
         return Link(**content)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a file of `python -m retrofit.plan.link`: {error}") from error

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .link import ALL_REDUCE, Link, fitted, read_link
+from .link import ALL_REDUCE, Link, Measured, fitted, read_link
 
 PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 TIME_LIMIT_S = 300.0
@@ -28,17 +28,17 @@ def measured_link(device: Any) -> Link:
     is_blocking = device.type == "cpu"
     tables = measured_calls(device)
     overlap, copies = measured_overlap(device, tables[ALL_REDUCE]), measured_copies(device)
-    added, update = {}, 0.0
+    measured = Measured()
     if is_blocking:
-        from .sharded import measured_layers, measured_update
+        from .strategies import measured_strategies
 
-        added, update = measured_layers(), measured_update()
+        measured = measured_strategies()
     ranks = dist.get_world_size()
     alpha, beta = fitted(tables[ALL_REDUCE], ranks)
     name = f"measured: {ranks} ranks, {dist.get_backend()}"
     return Link(
         name, alpha, beta, is_blocking, copies=copies, overlap=overlap, measured_ranks=ranks, tables=tables,
-        added=added, sharded_update=update,
+        measured=measured,
     )  # fmt: skip
 
 

@@ -23,7 +23,14 @@ def added(profile: Profile, link: Link, ranks: int, in_16_bits: bool = False) ->
         work += whole * copies.to_16_bits
     calls = [(min(work, at * work / last), link.seconds(call, size * share, ranks)) for at, size in buckets(profile)]
     after = whole * (copies.out_of_bucket + (copies.from_16_bits if in_16_bits else 0.0))
-    return with_calls(work, calls, link.overlap) + after - last
+    return with_calls(work, calls, link.overlap) + after - last + _around(link, whole)
+
+
+def _around(link: Link, num_bytes: float) -> float:
+    """Return what was measured of DDP beyond its calls and copies: torch's own work, in each step."""
+    copies = link.copies.into_bucket + link.copies.out_of_bucket
+    calls = link.seconds(ALL_REDUCE, num_bytes, link.measured_ranks)
+    return max(0.0, link.measured.of("ddp", num_bytes) - calls - num_bytes * copies)
 
 
 def buckets(profile: Profile) -> Iterator[tuple[float, int]]:

@@ -75,7 +75,7 @@ def predict(
     profile: Profile, link: Link, gpus: int, strategy: Strategy, per_machine: int, is_converted: bool
 ) -> Prediction:
     """Return the prediction: the step of one process, and what is added to it."""
-    late = _late(profile, gpus)
+    late = _late(profile, gpus) * math.sqrt(_meetings(profile, link, strategy))
     data = loading(profile, profile.num_workers, min(gpus, per_machine))
     calls = _added(profile, link, gpus, strategy) + _each_forward(profile, link, gpus, is_converted)
     step = profile.seconds + late + data - profile.loading
@@ -125,6 +125,13 @@ def _late(profile: Profile, gpus: int) -> float:
     """Return how much longer than one rank's step the slowest of all takes: medians, the ranks' steps independent."""
     steps = sorted(step.seconds for steps in profile.copies for step in steps)
     return _quantile(steps, 0.5 ** (1 / gpus)) - _quantile(steps, 0.5)
+
+
+def _meetings(profile: Profile, link: Link, strategy: Strategy) -> int:
+    """Return how often the ranks wait for each other in a step: parts of it that are independent add up by squares."""
+    if not (link.is_blocking and strategy.memory.startswith("fsdp")):
+        return 1
+    return (3 if strategy.memory == "fsdp" else 2) * len(profile.layers)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrofit.plan.link.link import ALL_GATHER, REDUCE_SCATTER, Link
-from retrofit.plan.link.sharded import FULL, GRADIENTS
+from retrofit.plan.link.strategies import FULL, GRADIENTS
 from retrofit.plan.profile.profile import Profile
 
 from .ddp import buckets
@@ -12,15 +12,17 @@ from .overlap import sharded_passes, with_calls
 
 def fsdp_added(profile: Profile, link: Link, ranks: int, is_gathered_again: bool) -> float:
     """Return what FSDP adds to a step, in seconds; `is_gathered_again`: in the backward pass (FULL_SHARD)."""
-    update = profile.optimizer * (1 / ranks - 1) + len(profile.facts["gradients"]) * link.sharded_update
+    measured = link.measured
+    update = profile.optimizer * (1 / ranks - 1) + len(profile.facts["gradients"]) * measured.update
     layers = profile.layers
     if link.is_blocking:
-        measured = sum(link.added_by(FULL if is_gathered_again else GRADIENTS, size) for size in layers)
+        strategy = FULL if is_gathered_again else GRADIENTS
+        tensors = sum(len(layer) - measured.tensors for layer in profile.facts["layers"])
         other = sum(
             _calls(link, size, ranks, is_gathered_again) - _calls(link, size, link.measured_ranks, is_gathered_again)
             for size in layers
         )
-        return measured + other + update
+        return sum(measured.of(strategy, size) for size in layers) + tensors * measured.for_tensor + other + update
     gathers = [link.seconds(ALL_GATHER, size, ranks) for size in layers]
     scatters = [link.seconds(REDUCE_SCATTER, size, ranks) for size in layers]
     of_layers = [size / profile.gradient_bytes for size in layers]
