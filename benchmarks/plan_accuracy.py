@@ -7,8 +7,8 @@
 Each training of benchmarks/planned/ is profiled as `retrofit plan` does it, on two processes that do not communicate,
 and then trains on two ranks with each strategy (DDP by hand, torch's hook, `no_sync`, `fully_shard`), 10 to 24 steps
 of each, in one start. `loopback` is two processes of one host; the other links join two network namespaces, with the
-rate that tc allows. A link is measured once, as `torchrun ... -m retrofit.plan.link` does it. The row `none` trains without
-a strategy, two processes at once: what differs there is the machine, not the prediction.
+rate that tc allows. A link is measured once, as `torchrun ... -m retrofit.plan.link` does it. The row `none` trains
+without a strategy, two processes at once: what differs there is the machine, not the prediction.
 """
 
 from __future__ import annotations

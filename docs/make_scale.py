@@ -139,7 +139,7 @@ def profile_of(network: Network, has_masters: bool = False) -> Profile:
     facts = {
         "gradients": [each] * network.layers, "elements": [each // BYTES] * network.layers, "frozen_bytes": 0,
         "buffer_bytes": 0, "optimizer_bytes": int(network.parameters * of_adam), "activation_bytes": 0,
-        "layers": [[number] for number in range(network.layers)], "batchnorm_channels": [],
+        "layers": [[number] for number in range(network.layers)], "batchnorm_channels": [], "optimizers": ["AdamW"],
     }  # fmt: skip
     return Profile([[step]], [(3 * seconds / 4, each)] * network.layers, 1, facts, None)
 

@@ -46,7 +46,7 @@ def profile_of(**changes: object) -> Profile:
     steps = [Step(float(number), number + 0.1, dict(parts), samples=8.0) for number in range(10)]
     facts = {
         "gradients": [2 * MIB] * 4, "elements": [MIB // 2] * 4, "frozen_bytes": 0, "buffer_bytes": 0,
-        "batchnorm_channels": [], "optimizer_bytes": 16 * MIB, "activation_bytes": 32 * MIB,
+        "batchnorm_channels": [], "optimizers": ["AdamW"], "optimizer_bytes": 16 * MIB, "activation_bytes": 32 * MIB,
         "layers": [[0, 1], [2, 3]], "batches_per_epoch": 100,
     }  # fmt: skip
     ready = [(0.010, 2 * MIB), (0.020, 2 * MIB), (0.030, 2 * MIB), (0.050, 2 * MIB)]
@@ -135,7 +135,7 @@ def test_ddp_adds_its_last_bucket_and_its_copies() -> None:
 
 
 def test_fsdp_adds_what_was_measured_for_its_layers_and_divides_the_optimizer() -> None:
-    measured = Measured({"fsdp": [(4.0 * MIB, 0.02)]}, for_tensor=0.001, tensors=5, update=1e-4)
+    measured = Measured({"fsdp": [(4.0 * MIB, 0.02)]}, for_tensor={"fsdp": 0.001}, tensors=5, update={"AdamW": 1e-4})
     link = Link("cpu", 1e-3, 1e-9, is_blocking=True, measured_ranks=2, measured=measured)
     of_two = 2 * (0.02 - 3 * 0.001) - 0.015 / 2 + 4 * 1e-4  # layers of two tensors
     assert fsdp_added(profile_of(), link, 2, is_gathered_again=True) == pytest.approx(of_two)

@@ -48,9 +48,9 @@ class Measured:
     """What strategies add to a step beyond its computation, for `Link.measured_ranks` ranks, in seconds."""
 
     added: Mapping[str, Table] = field(default_factory=dict)  # DDP: bytes of a model; FSDP: bytes of a layer
-    for_tensor: float = 0.0  # that FSDP takes for each tensor of a layer, beyond those of `tensors`
+    for_tensor: Mapping[str, float] = field(default_factory=dict)  # FSDP: for a tensor of a layer beyond `tensors`
     tensors: int = 0
-    update: float = 0.0  # of an optimizer for a sharded parameter beyond a whole one
+    update: Mapping[str, float] = field(default_factory=dict)  # of an optimizer for a sharded parameter beyond a whole
 
     def of(self, strategy: str, num_bytes: float) -> float:
         """Return what a strategy adds for this size, 0 where it was not measured."""

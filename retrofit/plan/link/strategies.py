@@ -24,24 +24,31 @@ TENSORS, FEWER_TENSORS = 12, 2  # of a layer
 SIZES = (32 * KIB, 512 * KIB, 2 * MIB, 8 * MIB)  # bytes of a layer
 LONGEST_STEP_S = 1.5
 CACHES = 32 * MIB  # bytes; more than the caches of a core
+OPTIMIZERS = (torch.optim.AdamW, torch.optim.SGD)
 DDP, FULL, GRADIENTS = "ddp", "fsdp", "fsdp grad-op"
 
 
 def measured_strategies() -> Measured:
     """Return what each strategy adds to a step: DDP by the bytes of a model, FSDP by those of a layer."""
     added = {strategy: _sizes(strategy) for strategy in (DDP, FULL, GRADIENTS)}
-    many, few = _added(FULL, SIZES[0], TENSORS), _added(FULL, SIZES[0], FEWER_TENSORS)
-    return Measured(added, max(0.0, (many[1] - few[1]) / (TENSORS - FEWER_TENSORS)), TENSORS, measured_update())
+    for_tensor = {strategy: _for_tensor(strategy) for strategy in (FULL, GRADIENTS)}
+    return Measured(added, for_tensor, TENSORS, {kind.__name__: _update(kind) for kind in OPTIMIZERS})
 
 
-def measured_update() -> float:
-    """Return the seconds that AdamW needs for a sharded parameter beyond those for a whole one, both tiny."""
+def _for_tensor(strategy: str) -> float:
+    """Return the seconds for a tensor of a layer, all of them small."""
+    many, few = _added(strategy, SIZES[0], TENSORS), _added(strategy, SIZES[0], FEWER_TENSORS)
+    return max(0.0, (many[1] - few[1]) / (TENSORS - FEWER_TENSORS))
+
+
+def _update(kind: type[torch.optim.Optimizer]) -> float:
+    """Return the seconds that an optimizer needs for a sharded parameter beyond those for a whole one, both tiny."""
     seconds = []
     for is_sharded in (False, True):
         model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(2 * LAYERS)))
         if is_sharded:
             fully_shard(model)
-        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer = kind(model.parameters(), lr=1e-3)  # type: ignore[call-arg]
         steps = []
         for _ in range(3 * STEPS):
             model(torch.ones(1, 8)).sum().backward()

@@ -13,7 +13,8 @@ from .overlap import sharded_passes, with_calls
 def fsdp_added(profile: Profile, link: Link, ranks: int, is_gathered_again: bool) -> float:
     """Return what FSDP adds to a step, in seconds; `is_gathered_again`: in the backward pass (FULL_SHARD)."""
     measured = link.measured
-    update = profile.optimizer * (1 / ranks - 1) + len(profile.facts["gradients"]) * measured.update
+    kind = "SGD" if profile.facts["optimizers"] == ["SGD"] else "AdamW"
+    update = profile.optimizer * (1 / ranks - 1) + len(profile.facts["gradients"]) * measured.update.get(kind, 0.0)
     layers = profile.layers
     if link.is_blocking:
         strategy = FULL if is_gathered_again else GRADIENTS
@@ -22,7 +23,12 @@ def fsdp_added(profile: Profile, link: Link, ranks: int, is_gathered_again: bool
             _calls(link, size, ranks, is_gathered_again) - _calls(link, size, link.measured_ranks, is_gathered_again)
             for size in layers
         )
-        return sum(measured.of(strategy, size) for size in layers) + tensors * measured.for_tensor + other + update
+        return (
+            sum(measured.of(strategy, size) for size in layers)
+            + tensors * measured.for_tensor[strategy]
+            + other
+            + update
+        )
     gathers = [link.seconds(ALL_GATHER, size, ranks) for size in layers]
     scatters = [link.seconds(REDUCE_SCATTER, size, ranks) for size in layers]
     of_layers = [size / profile.gradient_bytes for size in layers]
