@@ -170,7 +170,6 @@ NOT_RUN = {
     "python benchmarks/harmless_rewrites.py": LONG,
     "torchrun --nnodes=2 --nproc_per_node=8 --node_rank=0 --master_addr=first -m retrofit.plan.link "
     "--output link.json": "needs two machines; the test of the recommendation measures a link on one",
-    "python benchmarks/plan_accuracy.py": LONG,
     "python benchmarks/plan_accuracy.py --results plan.jsonl": LONG,
     "python benchmarks/why_overhead.py": LONG,
     "python benchmarks/why_slowdowns.py": LONG,

@@ -29,14 +29,14 @@ class Strategy:
     batches: int = 1  # of a step
 
 
-DDP = Strategy("ddp", "ddp", 0.10)
+DDP = Strategy("ddp", "ddp", 0.20)
 STRATEGIES = (
     DDP,
-    Strategy("ddp, bf16 hook", "ddp", 0.10, is_same=False),
-    Strategy(f"ddp, {ACCUMULATED} batches", "ddp", 0.10, is_same=False, batches=ACCUMULATED),
-    Strategy("fsdp", "fsdp", 0.15),
-    Strategy("fsdp, grad-op", "fsdp grad-op", 0.15),
-    Strategy("zero2", "zero2", 0.20),
+    Strategy("ddp, bf16 hook", "ddp", 0.28, is_same=False),
+    Strategy(f"ddp, {ACCUMULATED} batches", "ddp", 0.16, is_same=False, batches=ACCUMULATED),
+    Strategy("fsdp", "fsdp", 0.18),
+    Strategy("fsdp, grad-op", "fsdp grad-op", 0.25),
+    Strategy("zero2", "zero2", 0.30),
 )
 
 
