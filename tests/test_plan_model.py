@@ -182,12 +182,16 @@ def plan_of(link: Link, gpus: tuple[int, ...] = (2, 8), gpu_bytes: float | None 
     return Plan(profile, dict.fromkeys(gpus, profile), links, list(found), bounds, gpu_bytes, 8, None, False, {})
 
 
-def test_the_simplest_of_nearly_equal_strategies_is_recommended() -> None:
+def test_a_sharded_model_is_recommended_for_its_speed_only_where_that_was_measured() -> None:
+    """FSDP divides the optimizer's 15 ms; what else it costs is not known of a link by its name."""
     choice = plan_of(Link("fast", 1e-6, 1e-12)).choice
     assert choice.prediction is not None
-    fastest = max(plan_of(Link("fast", 1e-6, 1e-12)).predictions, key=lambda one: one.rate / one.strategy.batches)
-    assert choice.prediction.gpus == 8
-    assert choice.prediction.rate > 0.97 * fastest.rate / fastest.strategy.batches or fastest.strategy.name == "ddp"
+    assert (choice.prediction.strategy.name, choice.prediction.gpus) == ("ddp", 8)
+    measured = Measured({"fsdp": [(1.0, 1e-4), (1e9, 1e-4)]}, for_tensor={"fsdp": 0.0, "fsdp grad-op": 0.0})
+    link = Link("measured", 1e-6, 1e-12, is_blocking=True, measured_ranks=8, measured=measured)
+    choice = plan_of(link).choice
+    assert choice.prediction is not None
+    assert choice.prediction.strategy.name == "fsdp"
 
 
 def test_what_does_not_fit_is_not_recommended() -> None:

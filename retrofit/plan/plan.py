@@ -63,20 +63,28 @@ class Plan:
 
     @property
     def choice(self) -> Choice:
-        """The fastest that is the same training and fits; a simpler one, or fewer GPUs, where that loses little."""
+        """The fastest that is the same training and fits; a simpler one, or fewer GPUs, where that loses little.
+
+        Sharding is taken for its speed only where it was measured; else where DDP does not fit.
+        """
         same = [one for one in self.predictions if one.strategy.is_same and self.fits(one)]
         if not same:
             least = min(self.predictions, key=lambda one: one.memory.total)
             return Choice(None, f"nothing fits: {least.strategy.name} on {least.gpus} GPUs keeps the least")
         useful = [one for one in same if self.efficiency(one) >= EFFICIENT] or same[:1]
         most = max(one.gpus for one in useful)
-        candidates = [one for one in useful if one.gpus == most]
+        of_most = [one for one in useful if one.gpus == most]
+        candidates = [one for one in of_most if self._is_known(one)] or of_most
         best = max(candidates, key=self.speedup)
         if self.speedup(best) <= 1:
             share = f"{self.speedup(best):.2f} times its speed"
             return Choice(None, f"one process is faster: {best.strategy.name} on {best.gpus} GPUs has {share}")
         chosen = next(one for one in candidates if self.speedup(one) >= (1 - NEARLY) * self.speedup(best))
         return Choice(chosen, self._reason(chosen, same))
+
+    def _is_known(self, one: Prediction) -> bool:
+        """Return whether what the strategy costs beyond its calls is small (DDP) or was measured."""
+        return one.strategy.name == "ddp" or one.strategy.memory in self.links[one.gpus].measured.added
 
     def _reason(self, chosen: Prediction, same: Sequence[Prediction]) -> str:
         parts = [f"{self.speedup(chosen):.2f} times one GPU, {self.efficiency(chosen):.0%} of {chosen.gpus}"]
