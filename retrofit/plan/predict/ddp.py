@@ -21,7 +21,8 @@ def added(profile: Profile, link: Link, ranks: int, in_16_bits: bool = False) ->
     call, share = (ALL_REDUCE_16, 0.5) if in_16_bits else (ALL_REDUCE, 1.0)
     if in_16_bits:
         work += whole * copies.to_16_bits
-    calls = [(min(work, at * work / last), link.seconds(call, size * share, ranks)) for at, size in buckets(profile)]
+    scale = work / last if last else 0.0
+    calls = [(min(work, at * scale), link.seconds(call, size * share, ranks)) for at, size in buckets(profile)]
     after = whole * (copies.out_of_bucket + (copies.from_16_bits if in_16_bits else 0.0))
     return with_calls(work, calls, link.overlap) + after - last + _around(link, whole)
 
@@ -34,7 +35,13 @@ def _around(link: Link, num_bytes: float) -> float:
 
 
 def buckets(profile: Profile) -> Iterator[tuple[float, int]]:
-    """Yield when each bucket is full, in seconds after the backward pass began, and its bytes."""
+    """Yield when each bucket is full, in seconds after the backward pass began, and its bytes.
+
+    Gradients that no backward pass has made (those of torch.autograd.grad) are taken as one bucket at its end.
+    """
+    if not profile.ready:
+        yield profile.backward / profile.backwards, profile.gradient_bytes
+        return
     limit, size, at = FIRST_BUCKET, 0, 0.0
     for at, num_bytes in profile.ready:
         size += num_bytes

@@ -24,6 +24,8 @@ class ModelFacts:
         self._parts: set[int] = set()  # ids of all modules in them
         self._optimizers: list[Optimizer] = []
         self._hook: Any = None
+        self._marks: Marks | None = None
+        self.rounds = 0  # steps of the optimizer that stepped first: others take turns with it
 
     def watch(self) -> None:
         """Begin to look, before the script makes its models."""
@@ -31,9 +33,23 @@ class ModelFacts:
         register_optimizer_step_post_hook(self._stepped)
 
     def note_gradients(self, marks: Marks) -> None:
-        """Look for models no longer, and mark from now on when the gradient of each trained parameter is ready."""
+        """Mark from now on when the gradient of each trained parameter is ready, of later optimizers, too."""
+        self._marks = marks
+        self._watch_gradients(0)
+
+    def is_compiled(self) -> bool:
+        """Return whether a model is one of torch.compile."""
+        return any(hasattr(part, "_orig_mod") for model in self._models for part in model.modules())
+
+    def end_search(self) -> None:
+        """Look for models no longer."""
         self._hook.remove()
-        for number, parameter in enumerate(self.trained()):
+
+    def _watch_gradients(self, first: int) -> None:
+        marks = self._marks
+        if marks is None:
+            return
+        for number, parameter in enumerate(self.trained()[first:], first):
             parameter.register_post_accumulate_grad_hook(
                 lambda _, number=number: marks.add_of_any_thread(READY, number)
             )
@@ -94,7 +110,10 @@ class ModelFacts:
 
     def _stepped(self, optimizer: Optimizer, *unused: Any) -> None:
         if not any(optimizer is known for known in self._optimizers):
+            num_known = len(self.trained())
             self._optimizers.append(optimizer)
+            self._watch_gradients(num_known)
+        self.rounds += optimizer is self._optimizers[0]
 
 
 def _is_part(part: nn.Module, whole: nn.Module) -> bool:

@@ -53,11 +53,15 @@ class Profiling:
         (self._folder / f"done{self._number}").touch()
 
     def _on_step(self) -> None:
-        self._made += 1
+        if self._models.rounds == self._made:
+            return  # another optimizer's turn
+        self._made = self._models.rounds
         if self._made == 1:
             self._models.note_gradients(self._recording.marks)
-            self._activations.begin(self._models.trained())
+            if not self._models.is_compiled():  # its saved tensors are not seen, and hooks would be compiled with it
+                self._activations.begin(self._models.trained())
         elif self._made == OF_MEMORY:
+            self._models.end_search()
             self._activations.end()
         elif self._made == LAST_OF_START:
             (self._folder / f"ready{self._number}").touch()

@@ -49,10 +49,10 @@ def _parts(plan: Plan) -> Text:
         "optimizer": alone.optimizer, "rest": alone.rest,
     }  # fmt: skip
     text = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in parts.items())
-    kept = (
-        f"{size(alone.gradient_bytes)} of gradients, {size(alone.facts['optimizer_bytes'])} of optimizer state, "
-        f"{size(alone.facts['activation_bytes'])} of activations"
-    )
+    activations = alone.facts["activation_bytes"]
+    counted = f"{size(activations)} of activations" if activations else "activations are not counted"
+    state = size(alone.facts["optimizer_bytes"])
+    kept = f"{size(alone.gradient_bytes)} of gradients, {state} of optimizer state, {counted}"
     samples = f" for {alone.samples:g} samples" if alone.samples else ""
     return Text(f"one process: {1e3 * alone.seconds:.1f} ms per step{samples} ({text}); {kept}\n")
 
