@@ -79,6 +79,8 @@ def test_a_group_that_one_rank_makes_alone_is_a_missing_collective_call():
 def test_a_random_stream_that_is_restored_on_rank_0_alone_fails():
     runs = sound_runs()
     having = {"grad_enabled": True, "epoch": 1}
+    change(runs["many"], IterationStart, [0, 1], having, streams={"torch": "drawn from"})
+    change(runs["resumed"], IterationStart, [0], having, streams={"torch": "drawn from"})
     change(runs["resumed"], IterationStart, [1], having, streams={"torch": "fresh"})
     verdict = next(verdict for verdict in run_checks(runs) if verdict.check == "resume")
     assert (verdict.status, verdict.cause) == ("FAIL", "RF507") and "on rank 1" in verdict.summary
