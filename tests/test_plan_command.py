@@ -181,6 +181,28 @@ def test_a_script_that_fails_or_ends_early_is_named(tmp_path: Path) -> None:
     assert "ended with status 1 on one process:\n  no data here" in done.stderr
 
 
+SAVING = """\
+import torch
+
+model = torch.nn.Linear(700, 700)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.randn(4, 700)).pow(2).mean().backward()
+    optimizer.step()
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_a_large_checkpoint_of_an_earlier_training_stays(tmp_path: Path) -> None:
+    """Large files are linked into the copy in which the script runs."""
+    (tmp_path / "train.py").write_text(SAVING)
+    (tmp_path / "model.pt").write_bytes(bytes(2**21))
+    done, _ = planned(tmp_path, "--gpus", "2", "--link", "10gbe", "--plot", "", "--steps", "8")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model.pt").read_bytes() == bytes(2**21)
+
+
 TWO_OPTIMIZERS = """\
 import torch
 

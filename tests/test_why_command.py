@@ -102,6 +102,16 @@ def test_a_rank_with_slow_samples_is_named(script: Path) -> None:
     assert card["speedup"] is None and "not known" in result.stdout
 
 
+def test_a_large_checkpoint_of_an_earlier_training_stays(script: Path) -> None:
+    """Large files are linked into the copy in which the script runs."""
+    saving = SCRIPT.replace("optimizer.step()\n", "optimizer.step()\n        torch.save(1, 'model.pt')\n")
+    (script / "train.py").write_text(saving)
+    (script / "model.pt").write_bytes(bytes(2**21))
+    done = why(script, "--no-single", "--html", "", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert (script / "model.pt").read_bytes() == bytes(2**21)
+
+
 def test_a_script_that_fails_is_shown_with_its_last_lines(script: Path) -> None:
     result = why(script, "train.py", "--steps", "16", "--", "--no-such-option")
     assert result.returncode == 1

@@ -18,8 +18,10 @@ def main() -> None:
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(script).resolve().parent)
+    from retrofit.verify.trace.filesystem.files import install_private_copy
     from retrofit.why.recording import Recording
 
+    install_private_copy(os.getcwd())
     recording, folder = Recording(), Path(os.environ[FOLDER])
     steps, made = int(os.environ[STEPS]), 0
 

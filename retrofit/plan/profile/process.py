@@ -36,7 +36,9 @@ class Profiling:
     def begin(self) -> None:
         """Switch the instruments on, before the script makes anything."""
         from retrofit.plan.profile.loaders import watch_epoch, watch_workers
+        from retrofit.verify.trace.filesystem.files import install_private_copy
 
+        install_private_copy(os.getcwd())
         self._models.watch()
         watch_workers(self._folder)
         watch_epoch(self._recording.facts, lambda: self._made == 0)

@@ -18,7 +18,7 @@ from .compiled_writers import install_compiled_writers
 from .own_work import is_own_work, own_work
 from .paths import Places, is_cache
 from .private_copy import PrivateCopy
-from .saves import install_saves
+from .saves import install_private_saves, install_saves
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -29,12 +29,23 @@ def install_files(record: Record, project: str, ignore: Sequence[str] = ()) -> F
     Paths in one of the folders `ignore` are not recorded, unless they lie in a `project` inside it. An audit hook
     stays as long as the process; the returned object's `active` switches it off.
     """
-    tempfile.gettempdir()  # tries its folders out the first time
     files = FileTrace(record, project, ignore)
     install_saves(record, files)
+    _watch(files)
+    return files
+
+
+def install_private_copy(project: str) -> None:
+    """Keep what this process writes through the links of `project`, a copy, in the copy. Nothing is recorded."""
+    files = FileTrace(lambda event: None, project, ())
+    install_private_saves(files)
+    _watch(files)
+
+
+def _watch(files: FileTrace) -> None:
+    tempfile.gettempdir()  # tries its folders out the first time
     install_compiled_writers(files.writes)
     sys.addaudithook(files.hook)
-    return files
 
 
 class FileTrace:

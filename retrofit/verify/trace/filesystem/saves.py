@@ -23,6 +23,20 @@ MOST_REMEMBERED = 1000  # files that were saved and may yet be renamed
 MOST_BUFFERS = 8  # in memory, whose bytes may yet be written to a file
 
 
+def install_private_saves(files: FileTrace) -> None:
+    """Tell `files` what torch.save is about to write: it opens a file in compiled code, which raises no event."""
+    save = torch.save
+
+    @functools.wraps(save)
+    def private_save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        path = _path(f)
+        if path is f:
+            files.writes(path, keep=False)
+        return save(obj, f, *args, **kwargs)
+
+    torch.save = private_save
+
+
 def install_saves(record: Record, files: FileTrace) -> None:
     """Record a FileSave for a file by torch.save, again when it is renamed, and a FileLoad for one by torch.load.
 
@@ -30,13 +44,12 @@ def install_saves(record: Record, files: FileTrace) -> None:
     """
     saved: dict[str, tuple[Keys, Values]] = {}  # by place
     in_memory: dict[tuple[int, int], tuple[Keys, Values]] = {}  # by size and checksum
+    install_private_saves(files)
     save, load = torch.save, torch.load
 
     @functools.wraps(save)
     def traced_save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         path = _path(f)
-        if path is f:
-            files.writes(path, keep=False)  # torch opens it in compiled code, which raises no event
         result = save(obj, f, *args, **kwargs)
         if files.active and path is not None:
             with suppress(Exception):
