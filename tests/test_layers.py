@@ -118,7 +118,7 @@ def test_source_tools_never_import_torch(layer):
         ("verify", ["rules", "check", "convert", "doctor", "prove", "cli"]),
         ("prove", ["check", "doctor", "distributed", "cli"]),
         ("why", ["training", "rules", "check", "convert", "prove", "doctor", "plan", "cli"]),
-        ("plan", ["training", "rules", "check", "convert", "prove", "doctor", "cli"]),
+        ("plan", ["training", "rules", "check", "convert", "prove", "cli"]),
         ("doctor", ["training", "rules", "check", "convert", "verify", "prove", "cli"]),
     ],
 )

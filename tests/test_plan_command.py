@@ -106,6 +106,7 @@ def test_the_parts_of_a_step_are_measured_and_several_gpus_predicted(tmp_path: P
     assert ddp["epoch_cost"] == pytest.approx(ddp["epoch_s"] / 3600 * 2 * 3)
     assert card["recommended"]["gpus"] == 16
     assert "--nnodes=2" in card["recommended"]["command"]
+    assert "16 GPUs are 2 machines of 8" in card["notes"][0]
     assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
     for text in ("Amdahl's law", "recommended:", "by the guides' rule DDP", "retrofit convert train.py --write"):
         assert text in done.stdout
@@ -149,9 +150,17 @@ def test_the_recommendation_is_run_and_corrects_the_next_plan(tmp_path: Path) ->
     assert "measured " in line
     kept = json.loads((tmp_path / "history.json").read_text())
     assert [(entry["strategy"], entry["gpus"]) for entry in kept] == [(card["recommended"]["strategy"], 2)]
-    again, card = planned(folder, "--gpus", "2", "--link", "10gbe", "--plot", "", "--steps", "8")
-    assert list(card["corrected"]) == [kept[0]["strategy"]]
+    again, card = planned(folder, "--gpus", "2", "--plot", "", "--steps", "8")
+    assert list(card["corrected"]["2"]) == [kept[0]["strategy"]]
     assert "corrected by earlier runs of `plan --after`" in again.stdout
+
+
+def test_a_script_that_is_not_distributed_is_not_taken_for_the_recommendation(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done, _ = planned(tmp_path, "--gpus", "2", "--link", "10gbe", "--after", "--plot", "", "--steps", "12")
+    assert done.returncode == 1
+    assert "2 processes that did not communicate" in done.stderr
+    assert not (tmp_path.parent / "history.json").exists()
 
 
 @pytest.mark.parametrize(

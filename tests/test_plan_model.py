@@ -179,7 +179,7 @@ def plan_of(link: Link, gpus: tuple[int, ...] = (2, 8), gpu_bytes: float | None 
     found = itertools.chain.from_iterable(predictions(profile, link, number, 8, False) for number in gpus)
     bounds = [bounds_of(profile, link, number) for number in gpus]
     links = dict.fromkeys(gpus, link)
-    return Plan(profile, dict.fromkeys(gpus, profile), links, list(found), bounds, gpu_bytes, 8, None, False, {})
+    return Plan(profile, dict.fromkeys(gpus, profile), links, list(found), bounds, gpu_bytes, 8, None, False, [], {})
 
 
 def test_a_sharded_model_is_recommended_for_its_speed_only_where_that_was_measured() -> None:
@@ -223,13 +223,15 @@ def test_all_of_a_step_is_in_its_prediction() -> None:
 def test_the_history_corrects_predictions_of_the_same_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(history.VARIABLE, str(tmp_path / "kept" / "plan.json"))
     script = tmp_path / "train.py"
-    assert history.factors(script) == {}
+    assert history.factors(script, 2, "10gbe") == {}
     for measured in (1.0, 1.2, 1.4):
-        history.remember(script, "ddp", 2, 1.0, measured)
-    history.remember(tmp_path / "other.py", "ddp", 2, 1.0, 9.0)
-    assert history.factors(script) == {"ddp": 1.2}
+        history.remember(script, "ddp", 2, "10gbe", 1.0, measured)
+    history.remember(tmp_path / "other.py", "ddp", 2, "10gbe", 1.0, 9.0)
+    history.remember(script, "ddp", 4, "10gbe", 1.0, 9.0)
+    history.remember(script, "ddp", 2, "nvlink", 1.0, 9.0)
+    assert history.factors(script, 2, "10gbe") == {"ddp": 1.2}
     (tmp_path / "kept" / "plan.json").write_text("broken")
-    assert history.factors(script) == {}
+    assert history.factors(script, 2, "10gbe") == {}
 
 
 def test_the_page_of_scale_is_current() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retrofit.why.analysis.picture import picture_of
 from retrofit.why.run import Start, recorded
@@ -13,7 +10,7 @@ from retrofit.why.run import Start, recorded
 from .history import remember
 from .plan import Plan
 from .predict.prediction import Prediction
-from .report.text import HOW
+from .report.text import VARIABLES
 
 
 class CannotRun(Exception):
@@ -47,25 +44,16 @@ def run_recommended(plan: Plan, start: Start, devices: int) -> Outcome:
         raise CannotRun(
             f"{chosen.gpus} GPUs are recommended, and this machine has {devices}; --gpus {devices} plans for it"
         )
-    if chosen.strategy.name not in ("ddp", "fsdp"):
+    if chosen.strategy.name not in VARIABLES:
         raise CannotRun(f"{chosen.strategy.name} is recommended, which this command cannot switch on in a script")
-    with _variables(HOW[chosen.strategy.name]), recorded(start, chosen.gpus) as folder:
-        measured = picture_of(folder, None).seconds
-    factor = plan.corrected.get(chosen.strategy.name, 1.0)
-    kept = remember(start.script, chosen.strategy.name, chosen.gpus, chosen.seconds / factor, measured)
-    return Outcome(chosen, measured, str(kept))
-
-
-@contextmanager
-def _variables(text: str) -> Iterator[None]:
-    name, _, value = text.partition("=")
-    before = os.environ.get(name)
-    if name:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if name and before is None:
-            del os.environ[name]
-        elif name and before is not None:
-            os.environ[name] = before
+    with recorded(replace(start, variables=VARIABLES[chosen.strategy.name]), chosen.gpus) as folder:
+        picture = picture_of(folder, None)
+    if not any(one.meetings for step in picture.steps for one in step.ranks):
+        raise CannotRun(
+            f"{start.script.name} ran on {chosen.gpus} processes that did not communicate: it is not a training on "
+            "several GPUs yet; `retrofit convert` makes it one"
+        )
+    name, link = chosen.strategy.name, plan.links[chosen.gpus].name
+    factor = plan.corrected[chosen.gpus].get(name, 1.0)
+    kept = remember(start.script, name, chosen.gpus, link, chosen.seconds / factor, picture.seconds)
+    return Outcome(chosen, picture.seconds, str(kept))

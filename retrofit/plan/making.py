@@ -58,17 +58,19 @@ def made(wanted: Wanted, say: Callable[[str], None]) -> Plan:
             start = replace(wanted.start, arguments=arguments)
             known[key] = alone if is_same else _profile(start, key[0], num_gpus, say)
         profiles[gpus] = known[key]
-    corrections = factors(wanted.start.script)
+    script = wanted.start.script
+    shares_statistics = wanted.is_converted and os.environ.get("RETROFIT_BATCHNORM") != "local"
+    corrections = {gpus: factors(script, gpus, links[gpus].name) for gpus in wanted.gpus}
     found = [
-        one.times(corrections.get(one.strategy.name, 1.0))
+        one.times(corrections[gpus].get(one.strategy.name, 1.0))
         for gpus in wanted.gpus
-        for one in predictions(profiles[gpus], links[gpus], gpus, wanted.per_machine, wanted.is_converted)
+        for one in predictions(profiles[gpus], links[gpus], gpus, wanted.per_machine, shares_statistics)
     ]
     gpu_bytes = wanted.gpu_bytes or alone.facts.get("gpu_bytes")
     bounds = [bounds_of(profiles[gpus], links[gpus], gpus) for gpus in wanted.gpus]
     return Plan(
         alone, profiles, links, found, bounds, gpu_bytes, wanted.per_machine, wanted.price,
-        wanted.batch_flag is not None, corrections,
+        wanted.batch_flag is not None, _notes(wanted), corrections,
     )  # fmt: skip
 
 
@@ -87,6 +89,17 @@ def _links(wanted: Wanted, ranks: int, say: Callable[[str], None]) -> dict[int, 
         inside = link_of(wanted.link)
     between = inside if wanted.between is None else slower(inside, link_of(wanted.between))
     return {gpus: inside if gpus <= wanted.per_machine else between for gpus in wanted.gpus}
+
+
+def _notes(wanted: Wanted) -> list[str]:
+    most, each = max(wanted.gpus), wanted.per_machine
+    if most <= each or wanted.between is not None:
+        return []
+    machines = -(-most // each)
+    return [
+        f"{most} GPUs are {machines} machines of {each} (--per-machine): the link between them is taken to be that "
+        "inside of one; --between names another"
+    ]
 
 
 def devices() -> tuple[int, int]:

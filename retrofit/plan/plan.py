@@ -17,7 +17,7 @@ EFFICIENT = 0.5  # below it most of what is paid for is lost
 
 @dataclass(frozen=True)
 class Choice:
-    """The recommendation. `prediction` is None where nothing fits the memory."""
+    """The recommendation. `prediction` is None where nothing fits the memory, or one process is faster."""
 
     prediction: Prediction | None
     reason: str
@@ -36,7 +36,8 @@ class Plan:
     per_machine: int
     price: float | None  # of a GPU for an hour
     keeps_batch: bool  # the batch of a step stays, whatever the number of GPUs
-    corrected: dict[str, float]  # strategy, factor from the history
+    notes: list[str]  # what was assumed
+    corrected: dict[int, dict[str, float]]  # by number of GPUs: strategy, factor from the history
 
     @property
     def rate(self) -> float:

@@ -8,9 +8,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrofit.verify.processes.project_copy import copy_project
@@ -33,6 +33,7 @@ class Start:
     arguments: Sequence[str]
     steps: int
     time_limit_s: float
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment, beyond the user's
 
 
 @contextmanager
@@ -50,31 +51,36 @@ def _run(start: Start, num_processes: int, script: Path, project: Path, folder: 
     module = ["-m", "retrofit.why.process", str(script), *start.arguments]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
     command = [sys.executable, *(launcher if num_processes > 1 else []), *module]
-    environ = {**os.environ, **environment(folder, start.steps)}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_kit(), environ.get("PYTHONPATH", "")]))
+    environ = with_kit({**os.environ, **start.variables, **environment(folder, start.steps)})
     try:
         done = subprocess.run(
             command, cwd=project, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", timeout=start.time_limit_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise ScriptFailed(
-            f"the script was still running after {start.time_limit_s:g} s on {num_processes} processes; "
-            "--time-limit gives it longer, fewer --steps end it earlier"
-        ) from error
+        raise still_running(start, f"{num_processes} processes") from error
     found = len(list(folder.glob("rank*.json"))) if folder.is_dir() else 0
     if done.returncode or found < num_processes:
-        lines = "\n  ".join(_of_script(done.stdout)[-LAST_LINES:])
-        raise ScriptFailed(f"the script ended with status {done.returncode} on {num_processes} processes:\n  {lines}")
+        where = f"on {num_processes} processes"
+        raise ScriptFailed(f"the script ended with status {done.returncode} {where}:\n  {last_lines(done.stdout)}")
 
 
-def _of_script(output: str) -> list[str]:
-    """Return what the script has said: not what torchrun says of the processes that it ends."""
+def with_kit(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a process that imports this copy of the package."""
+    folder = str(Path(__file__).resolve().parents[2])
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [folder, environ.get("PYTHONPATH", "")]))}
+
+
+def still_running(start: Start, where: str) -> ScriptFailed:
+    """Return the error of a script that has not ended in time."""
+    return ScriptFailed(
+        f"the script was still running after {start.time_limit_s:g} s on {where}; --time-limit gives it longer, fewer "
+        "--steps end it earlier"
+    )
+
+
+def last_lines(output: str) -> str:
+    """Return what the script has said last: not what torchrun says of the processes that it ends."""
     lines = [line for line in output.splitlines() if line.strip()]
     own = list(itertools.takewhile(lambda line: not OF_TORCHRUN.match(line), lines))
-    return own or lines
-
-
-def _kit() -> str:
-    """Return the folder that this package is imported from."""
-    return str(Path(__file__).resolve().parents[2])
+    return "\n  ".join((own or lines)[-LAST_LINES:])

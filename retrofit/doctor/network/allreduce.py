@@ -85,17 +85,21 @@ def all_reduce(
         return read_outcome(statuses, first_failed, [log.read_text(errors="replace") for log in logs], deadline_s)
 
 
-def worker_environment(
-    environ: Mapping[str, str], rank: int, num_ranks: int, port: int, settings: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the environment of one process: the user's, with the variables of a launcher of our own."""
-    kept = {
+def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's environment without what a launcher has put into it."""
+    return {
         name: value
         for name, value in environ.items()
         if name not in LAUNCHER_VARIABLES and not name.startswith(LAUNCHER_PREFIXES)
     }
+
+
+def worker_environment(
+    environ: Mapping[str, str], rank: int, num_ranks: int, port: int, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of one process: the user's, with the variables of a launcher of our own."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1"}
-    return {**kept, **place, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), **settings}
+    return {**without_launcher(environ), **place, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), **settings}
 
 
 def read_outcome(

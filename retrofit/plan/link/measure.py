@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from retrofit.why.run import with_kit
+
 from .link import ALL_REDUCE, Link, Measured, fitted, read_link
 
-PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 TIME_LIMIT_S = 300.0
 
 
@@ -48,8 +49,7 @@ def measure_here(ranks: int) -> Link:
         output = Path(folder) / "link.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
         command += ["-m", "retrofit.plan.link", "--output", str(output)]
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_FOLDER, environ.get("PYTHONPATH", "")]))
+        environ = with_kit({**os.environ, "OMP_NUM_THREADS": "1"})
         try:
             done = subprocess.run(
                 command,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import pstdev
 
 from retrofit.plan.link.link import Link
@@ -24,19 +25,22 @@ class Strategy:
 
     name: str
     memory: str  # as `memory_of` calls it
+    added: Callable[[Profile, Link, int], float]  # s of a step, on so many ranks
     error: float  # of predicted step times, relative: nine of ten are nearer (docs/plan.md)
     is_same: bool = True  # the same training but for rounding
     batches: int = 1  # of a step
+    calls_of_layer: int = 0  # for which ranks wait for each other, layer by layer
 
 
-DDP = Strategy("ddp", "ddp", 0.20)
 STRATEGIES = (
-    DDP,
-    Strategy("ddp, bf16 hook", "ddp", 0.28, is_same=False),
-    Strategy(f"ddp, {ACCUMULATED} batches", "ddp", 0.16, is_same=False, batches=ACCUMULATED),
-    Strategy("fsdp", "fsdp", 0.18),
-    Strategy("fsdp, grad-op", "fsdp grad-op", 0.25),
-    Strategy("zero2", "zero2", 0.30),
+    Strategy("ddp", "ddp", ddp.added, 0.20),
+    Strategy("ddp, bf16 hook", "ddp", partial(ddp.added, in_16_bits=True), 0.28, is_same=False),
+    Strategy(f"ddp, {ACCUMULATED} batches", "ddp", ddp.added, 0.16, is_same=False, batches=ACCUMULATED),
+    Strategy("fsdp", "fsdp", partial(sharded.fsdp_added, is_gathered_again=True), 0.18, calls_of_layer=3),
+    Strategy(
+        "fsdp, grad-op", "fsdp grad-op", partial(sharded.fsdp_added, is_gathered_again=False), 0.25, calls_of_layer=2
+    ),
+    Strategy("zero2", "zero2", sharded.zero_added, 0.30),
 )
 
 
@@ -65,19 +69,21 @@ class Prediction:
         return replace(self, seconds=factor * self.seconds, low=factor * self.low, high=factor * self.high)
 
 
-def predictions(profile: Profile, link: Link, gpus: int, per_machine: int, is_converted: bool) -> Iterator[Prediction]:
+def predictions(
+    profile: Profile, link: Link, gpus: int, per_machine: int, shares_statistics: bool
+) -> Iterator[Prediction]:
     """Yield a prediction for each strategy."""
     for strategy in STRATEGIES:
-        yield predict(profile, link, gpus, strategy, per_machine, is_converted)
+        yield predict(profile, link, gpus, strategy, per_machine, shares_statistics)
 
 
 def predict(
-    profile: Profile, link: Link, gpus: int, strategy: Strategy, per_machine: int, is_converted: bool
+    profile: Profile, link: Link, gpus: int, strategy: Strategy, per_machine: int, shares_statistics: bool
 ) -> Prediction:
     """Return the prediction: the step of one process, and what is added to it."""
     late = _late(profile, gpus) * math.sqrt(_meetings(profile, link, strategy))
     data = loading(profile, profile.num_workers, min(gpus, per_machine))
-    calls = _added(profile, link, gpus, strategy) + _each_forward(profile, link, gpus, is_converted)
+    calls = strategy.added(profile, link, gpus) + _each_forward(profile, link, gpus, shares_statistics)
     step = profile.seconds + late + data - profile.loading
     seconds = step + calls
     if strategy.batches > 1:
@@ -104,19 +110,9 @@ def loading(profile: Profile, workers: int, ranks_of_machine: int) -> float:
     return max(measured, every - rest)
 
 
-def _added(profile: Profile, link: Link, gpus: int, strategy: Strategy) -> float:
-    if gpus < 2:
-        return 0.0
-    if strategy.memory.startswith("fsdp"):
-        return sharded.fsdp_added(profile, link, gpus, is_gathered_again=strategy.memory == "fsdp")
-    if strategy.memory.startswith("zero"):
-        return sharded.zero_added(profile, link, gpus)
-    return ddp.added(profile, link, gpus, in_16_bits="bf16" in strategy.name)
-
-
-def _each_forward(profile: Profile, link: Link, gpus: int, is_converted: bool) -> float:
-    """Return what buffers cost: a converted training has BatchNorm statistics of all ranks, DDP sends rank 0's."""
-    if is_converted and profile.facts["batchnorm_channels"]:
+def _each_forward(profile: Profile, link: Link, gpus: int, shares_statistics: bool) -> float:
+    """Return what buffers cost: BatchNorm statistics of all ranks, as a converted training has them, or rank 0's."""
+    if shares_statistics and profile.facts["batchnorm_channels"]:
         return ddp.of_batchnorm(profile, link, gpus)
     return ddp.of_buffers(profile, link, gpus)
 
@@ -129,9 +125,7 @@ def _late(profile: Profile, gpus: int) -> float:
 
 def _meetings(profile: Profile, link: Link, strategy: Strategy) -> int:
     """Return how often the ranks wait for each other in a step: parts of it that are independent add up by squares."""
-    if not (link.is_blocking and strategy.memory.startswith("fsdp")):
-        return 1
-    return (3 if strategy.memory == "fsdp" else 2) * len(profile.layers)
+    return max(1, strategy.calls_of_layer * len(profile.layers)) if link.is_blocking else 1
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

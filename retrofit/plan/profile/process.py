@@ -68,6 +68,7 @@ class Profiling:
         elif self._made == LAST_OF_START:
             (self._folder / f"ready{self._number}").touch()
             self._wait("ready")
+            _forget_peak()  # that of the step in which activations were kept
             self._recording.marks.begin()
         elif self._made == LAST_OF_START + self._steps:
             self.write()
@@ -99,6 +100,13 @@ def environment(folder: Path, number: int, copies: int, steps: int) -> dict[str,
     """Return the variables of copy `number` of `copies`, which writes to `folder` after `steps` measured steps."""
     values = {FOLDER: str(folder), NUMBER: str(number), COPIES: str(copies), STEPS: str(steps)}
     return {**values, "RETROFIT_WHY": "0"}
+
+
+def _forget_peak() -> None:
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
 
 
 def _peak() -> dict[str, Any]:

@@ -12,12 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+from retrofit.doctor.network.allreduce import without_launcher
 from retrofit.plan.profile.process import environment
 from retrofit.verify.processes.project_copy import copy_project
-from retrofit.why.run import LAST_LINES, ScriptFailed, Start
-
-PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+from retrofit.why.run import ScriptFailed, Start, last_lines, still_running, with_kit
 
 
 @contextmanager
@@ -54,9 +52,8 @@ def _started(start: Start, project: Path, environ: dict[str, str], log: IO[str])
 
 
 def _environ(start: Start, folder: Path, number: int, copies: int, num_gpus: int) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    environ = {**kept, **environment(folder, number, copies, start.steps)}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_FOLDER, kept.get("PYTHONPATH", "")]))
+    kept = without_launcher(os.environ)
+    environ = with_kit({**kept, **environment(folder, number, copies, start.steps)})
     if num_gpus:
         visible = kept.get("CUDA_VISIBLE_DEVICES", "").split(",") if kept.get("CUDA_VISIBLE_DEVICES") else []
         environ["CUDA_VISIBLE_DEVICES"] = visible[number] if visible else str(number)
@@ -71,13 +68,7 @@ def _wait(running: Sequence[tuple[subprocess.Popen, IO[str]]], start: Start, fol
         try:
             status = process.wait(max(0.1, last - time.monotonic()))
         except subprocess.TimeoutExpired as error:
-            raise ScriptFailed(
-                f"the script was still running after {start.time_limit_s:g} s on one process; --time-limit gives it "
-                "longer, fewer --steps end it earlier"
-            ) from error
+            raise still_running(start, "one process") from error
         if status:
             log.seek(0)
-            lines = [line for line in log.read().splitlines() if line.strip()]
-            raise ScriptFailed(
-                f"the script ended with status {status} on one process:\n  " + "\n  ".join(lines[-LAST_LINES:])
-            )
+            raise ScriptFailed(f"the script ended with status {status} on one process:\n  {last_lines(log.read())}")

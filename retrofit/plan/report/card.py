@@ -10,7 +10,7 @@ from retrofit.plan.plan import Plan
 from retrofit.plan.predict.memory import largest_batch
 from retrofit.plan.predict.prediction import Prediction, loading
 
-from .text import command_line
+from .text import BY_HAND, command_line
 
 WORKERS = (0, 1, 2, 4, 8)
 
@@ -33,10 +33,12 @@ def card(plan: Plan, script: str, arguments: Sequence[str], is_converted: bool) 
         "predictions": [_prediction(plan, one) for one in plan.predictions],
         "data_wait_s": {str(number): loading(alone, number, plan.per_machine) for number in WORKERS},
         "bounds": [asdict(bound) for bound in plan.bounds],
-        "corrected": plan.corrected,
+        "corrected": {str(gpus): factors for gpus, factors in plan.corrected.items()},
+        "notes": plan.notes,
         "recommended": None if chosen is None else {
             "strategy": chosen.strategy.name, "gpus": chosen.gpus,
             "command": command_line(chosen, script, arguments, plan.per_machine, is_converted),
+            "by_hand": BY_HAND.get(chosen.strategy.name, ""),
         },
         "reason": choice.reason,
     }  # fmt: skip
@@ -46,6 +48,7 @@ def _prediction(plan: Plan, one: Prediction) -> dict[str, Any]:
     largest = None if plan.gpu_bytes is None else largest_batch(one.memory, plan.alone.samples, plan.gpu_bytes)
     return {
         "strategy": one.strategy.name, "gpus": one.gpus, "step_s": one.seconds, "low_s": one.low, "high_s": one.high,
+        "added_s": one.calls, "late_s": one.late, "data_s": one.data,
         "samples_per_s": one.rate, "speedup": plan.speedup(one), "efficiency": plan.efficiency(one),
         "memory_bytes": asdict(one.memory), "fits": plan.fits(one),
         "largest_batch": largest, "epoch_s": plan.epoch_seconds(one), "epoch_cost": plan.epoch_cost(one),

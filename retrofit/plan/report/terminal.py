@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from retrofit.doctor.finding import size
 from retrofit.plan.plan import Plan
 
-from .text import BY_HAND, GAP, TITLES, columns, command_line, formulas, guide, rows, size
+from .text import BY_HAND, GAP, TITLES, columns, command_line, formulas, guide, rows
 
 MAX_WIDTH = 132  # longer lines are hard to read
 
@@ -23,7 +24,7 @@ def print_plan(
     width = min(console.width, MAX_WIDTH)
     console.print(_parts(plan), width=width)
     console.print(_table(plan, width), width=width)
-    for line in [*formulas(plan), *_of_links(plan), *_of_data(plan), *_corrected(plan), guide(plan)]:
+    for line in [*formulas(plan), *_of_links(plan), *_of_data(plan), *_corrected(plan), *plan.notes, guide(plan)]:
         console.print(Text(line), width=width)
     console.print()
     choice = plan.choice
@@ -34,12 +35,12 @@ def print_plan(
         how = BY_HAND.get(one.strategy.name, "")
         text = f"faster, and another training: {one.strategy.name}, {plan.speedup(one):.2f} times one GPU ({how})"
         console.print(Text(text), width=width)
-    by_hand = BY_HAND.get(choice.prediction.strategy.name)
-    hint = f" ({by_hand})" if by_hand else ""
-    text = f"recommended: {choice.prediction.strategy.name}{hint} on {choice.prediction.gpus} GPUs: {choice.reason}"
+    name = choice.prediction.strategy.name
+    text = f"recommended: {name} on {choice.prediction.gpus} GPUs: {choice.reason}"
     console.print(Text(text, style="bold"), width=width)
     command = command_line(choice.prediction, script, arguments, plan.per_machine, is_converted)
-    console.print(Text(command, style="bold"), width=width, soft_wrap=True)
+    how = command or f"no command switches it on: {BY_HAND[name]}"
+    console.print(Text(how, style="bold"), width=width, soft_wrap=True)
 
 
 def _parts(plan: Plan) -> Text:
@@ -91,6 +92,7 @@ def _of_data(plan: Plan) -> list[str]:
 
 def _corrected(plan: Plan) -> list[str]:
     return [
-        f"corrected by earlier runs of `plan --after`: {name} times {factor:.2f}"
-        for name, factor in plan.corrected.items()
+        f"corrected by earlier runs of `plan --after`: {name} on {gpus} GPUs times {factor:.2f}"
+        for gpus, factors in plan.corrected.items()
+        for name, factor in factors.items()
     ]

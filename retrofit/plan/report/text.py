@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from retrofit.doctor.finding import size
 from retrofit.plan.plan import Plan
 from retrofit.plan.predict.prediction import Prediction
 
-GIB, MIB = 2**30, 2**20
-HOW = {"ddp": "", "fsdp": "RETROFIT_STRATEGY=fsdp"}  # variables of a converted script
+# Environment variables that switch a strategy on in a converted script; the others are changed by hand.
+VARIABLES: dict[str, dict[str, str]] = {"ddp": {}, "fsdp": {"RETROFIT_STRATEGY": "fsdp"}}
 BY_HAND = {
     "ddp, bf16 hook": "model.register_comm_hook(None, bf16_compress_hook)",
     "ddp, 4 batches": "model.no_sync() in three of four batches, the loss divided by 4",
@@ -18,19 +19,22 @@ BY_HAND = {
 }
 
 
-def size(num_bytes: float) -> str:
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.0f} MiB"
-
-
 def command_line(one: Prediction, script: str, arguments: Sequence[str], per_machine: int, is_converted: bool) -> str:
-    """Return the command that starts a training as it was predicted; on several machines, that of each."""
+    """Return the command that starts a training as it was predicted; on several machines, that of each.
+
+    Empty for a strategy that no command switches on.
+    """
+    name = one.strategy.name
+    if name not in VARIABLES:
+        return ""
     machines = -(-one.gpus // per_machine)
     several = f" --nnodes={machines} --node_rank=$RANK_OF_MACHINE --master_addr=$FIRST_MACHINE" if machines > 1 else ""
     start = "--standalone " if machines == 1 else ""
-    each = min(one.gpus, per_machine)
-    ours = f"{HOW.get(one.strategy.name, '')} ".lstrip()
+    each = -(-one.gpus // machines)
+    ours = "".join(f"{variable}={value} " for variable, value in VARIABLES[name].items())
     command = f"{ours}torchrun {start}--nproc_per_node={each}{several} {shlex.join([script, *arguments])}"
-    return command if is_converted else f"retrofit convert {script} --write && {command}"
+    part = "--with fsdp " if name == "fsdp" else ""
+    return command if is_converted else f"retrofit convert {shlex.quote(script)} {part}--write && {command}"
 
 
 def rows(plan: Plan) -> list[list[str]]:
