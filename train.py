@@ -130,10 +130,12 @@ def train_one_epoch(args, state, folder, writer, interruption):
         disable=not rd.is_main_process(),
     )
     for micro_batches in epochs.steps():  # this rank's batches, after rd.set_epoch
-        loss = rd.reduce_total(forward_backward(args, state, micro_batches))
-        status = interruption.agreed_status()
-        check_finite(loss, epochs, folder)
+        share = forward_backward(args, state, micro_batches)
+        figures = rd.job.begin_sum(share, *interruption.votes())  # over the ranks, during the optimizer's step
         optimizer_step(args, state)
+        loss, *votes = rd.job.finish_sum(figures)
+        check_finite(loss, epochs, folder)
+        status = interruption.status_of(votes)
         lr = state.scheduler.get_last_lr()[0]
         progress.set_postfix(loss=f"{loss:.4f}", lr=f"{lr:.2e}", refresh=False)
         progress.update(epochs.global_batch)
@@ -157,7 +159,7 @@ def forward_backward(args, state, micro_batches):
     device = rd.get_device()
     own_valid = sum(num_valid_pixels(batch["label"]) for batch in micro_batches)
     own_images = sum(len(batch["image"]) for batch in micro_batches)
-    global_valid, global_images = rd.loss.batch_count(own_valid), rd.loss.batch_count(own_images)
+    counts = rd.job.begin_sum(own_valid, own_images)  # over the ranks, during the forward pass
     share = 0.0
     for number, batch in enumerate(micro_batches, start=1):
         image, label, pseudo = (batch[k].to(device, non_blocking=True) for k in ("image", "label", "pseudo"))
@@ -168,6 +170,7 @@ def forward_backward(args, state, micro_batches):
                 output = state.model(image, pseudo)
             logits, lorm = output if state.model.has_lorm else (output, None)
             pixel_loss = cross_entropy_sum(logits, label, args.label_smooth)
+            global_valid, global_images = rd.job.finish_sum(counts)
             loss = args.l_segs * pixel_loss / rd.loss.rank_share(max(global_valid, 1))
             if lorm is not None:
                 loss = loss + args.l_lorm * lorm.sum() / rd.loss.rank_share(global_images)
@@ -177,7 +180,7 @@ def forward_backward(args, state, micro_batches):
 
 
 def check_finite(loss, epochs, folder):
-    """Raise RuntimeError when the loss is nan or infinite, before the weights are."""
+    """Raise RuntimeError when the loss is nan or infinite, before a checkpoint is written."""
     if not math.isfinite(loss):
         kept = rd.checkpoint.checkpoints_in(folder)
         raise RuntimeError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,7 @@ from retrofit.distributed.collectives import (
     reduce_sum,
     reduce_tensor_sum,
 )
+from retrofit.distributed.job import begin_sum, finish_sum
 from retrofit.distributed.loss import batch_count, rank_share
 
 LARGE = 2**53 + 1  # not a float64
@@ -25,7 +28,7 @@ LARGE = 2**53 + 1  # not a float64
 def test_outside_a_group_everything_is_the_identity():
     tensor = torch.tensor([1, 2])
     values = {"loss": torch.tensor(1.5), "count": 3}
-    assert reduce_sum([1, 2.5]) == [1.0, 2.5]
+    assert reduce_sum([1, 2.5]) == finish_sum(begin_sum(1, 2.5)) == [1.0, 2.5]
     assert reduce_mean(tensor) is tensor and reduce_tensor_sum(tensor) is tensor
     result = reduce_dict(values)
     assert result == values and result is not values
@@ -53,6 +56,35 @@ def sums():
 def test_sums_and_means(ranks):
     for result in ranks(3).run(sums):
         assert result == ([3.0, 1.5], [3 * LARGE, 3], [1.0, 1.0], [True, False])
+
+
+def sums_on_their_way():
+    """Two sums are begun, others are made meanwhile, and the first is asked for last, twice."""
+    rank = get_rank()
+    first, second = begin_sum(rank, 0.5), begin_sum(LARGE)
+    between = reduce_sum([rank + 1])
+    return between, finish_sum(second), finish_sum(first), finish_sum(first)
+
+
+def test_sums_may_be_asked_for_later_and_in_another_order(ranks):
+    for result in ranks(3).run(sums_on_their_way):
+        assert result == ([6.0], [3 * float(LARGE)], [3.0, 1.5], [3.0, 1.5])
+
+
+def late_rank():
+    """Rank 1 begins a second late; return the seconds that rank 0 waited in each call."""
+    if get_rank() == 1:
+        time.sleep(1.0)
+    started = time.perf_counter()
+    pending = begin_sum(1.0)
+    begun = time.perf_counter()
+    finish_sum(pending)
+    return begun - started, time.perf_counter() - begun
+
+
+def test_a_rank_waits_for_a_late_one_when_it_asks_for_the_sum(ranks):
+    begin, finish = ranks(2).run(late_rank)[0]
+    assert begin < 0.5 < finish, "begin_sum must not wait"
 
 
 def reduced_dict(average):

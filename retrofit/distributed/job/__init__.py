@@ -3,6 +3,7 @@
 from ..failure.watchdog import JOB_HOOKS
 from .failure import report_failure
 from .interruption import Interruption
+from .pending_sum import begin_sum, finish_sum
 from .process_identity import own_identity
 from .rank_logging import keep_in_rank_log, keep_rank_log_in, setup_rank_logging
 from .restart import open_run, read_resumed
@@ -13,6 +14,8 @@ from .termination import watch_sigterm
 
 __all__ = [
     "Interruption",
+    "begin_sum",
+    "finish_sum",
     "keep_rank_log_in",
     "open_run",
     "read_resumed",

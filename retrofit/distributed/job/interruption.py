@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -30,7 +31,14 @@ class Interruption:
 
         143 for SIGTERM, 129 for SIGHUP, 0 for Ctrl-C, the largest of them. Collective: every rank.
         """
-        votes = reduce_sum([float(self.received is number) for number in SIGNALS])
+        return self.status_of(reduce_sum(self.votes()))
+
+    def votes(self) -> list[float]:
+        """Return this rank's part of `agreed_status`, to be summed over the ranks together with other numbers."""
+        return [float(self.received is number) for number in SIGNALS]
+
+    def status_of(self, votes: Sequence[float]) -> int | None:
+        """Return what `agreed_status` does, of the sums over ranks of their `votes()`."""
         return max((EXIT_STATUS[number] for number, vote in zip(SIGNALS, votes) if vote), default=None)
 
     def __enter__(self) -> Interruption:

@@ -99,7 +99,7 @@ COMBINING = frozenset({
     SAVE_CHECKPOINT,
     *_of_runtime(
         "reduce_sum", "reduce_tensor_sum", "reduce_mean", "reduce_dict", "reduce_total", "gather_objects",
-        "gather_batches", "batch_rows", "broadcast_buffers", "batch_count", "sum_over_ranks",
+        "gather_batches", "batch_rows", "broadcast_buffers", "batch_count", "finish_sum", "sum_over_ranks",
     ),
 })  # fmt: skip
 # Those that every rank must call all the same.
@@ -107,7 +107,8 @@ WITH_COLLECTIVES = frozenset({
     *LOSS_READS, *MODEL_WRAPPERS, SETUP, OWN_DRAW, DISTRIBUTE_CRITERION, DISTRIBUTE_PARAMETER, START_TRACKER,
     WHOLE_BATCH_LOSS, CHOSEN_MEAN, SHARE_HYDRA_RUN, OPEN_STUDY, RUN_TRIALS,
     *_of_runtime(
-        "EvaluationBatches", "ZeroModel", "ZeroOptimizer", "agreed_status", "backward", "cleanup_distributed",
+        "EvaluationBatches", "ZeroModel", "ZeroOptimizer", "agreed_status", "backward", "begin_sum",
+        "cleanup_distributed",
         "clip_grad_norm", "distribute_loader", "find_checkpoint", "finish_saves", "gather_state", "raise_together",
         "read_resumed", "save_position", "share_random_state", "whole_parameters", "wrap_optimizer",
     ),
