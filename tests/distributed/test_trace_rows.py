@@ -7,6 +7,7 @@ import torch
 from traced_block import Events
 
 from retrofit.verify.trace.computation.operators import OperatorTrace
+from retrofit.verify.trace.randomness.entries import tensors_in, tensors_of_samples
 from retrofit.verify.trace.randomness.parts import Mixing
 from retrofit.verify.trace.randomness.rows import BatchRows
 
@@ -161,3 +162,49 @@ def test_rows_that_are_written_one_by_one_are_still_those_of_the_batch() -> None
         assert rows() == SEEDS
         batch[1:3].add(1)
         assert rows() == [11, 12]
+
+
+def boxes(number: int) -> torch.Tensor:
+    return torch.rand(number, 2)
+
+
+# Six pictures; what is computed of two columns of the same tensor mixes no samples, whatever number of rows it has.
+OF_ONE = {
+    "targets of a detector": lambda: [{"boxes": boxes(n), "labels": torch.zeros(n)} for n in (1, 6, 3, 0, 6, 2)],
+    "in a dictionary": lambda: {"boxes": [boxes(n) for n in (3, 6, 3, 3, 3, 3)], "image": torch.rand(6, 3, 8, 8)},
+    "next to the pictures": lambda: (torch.rand(6, 3, 8, 8), tuple(boxes(n) for n in (3, 6, 3, 1, 3, 3))),
+    "with as many entries": lambda: (torch.rand(6, 3, 8, 8), [torch.rand(3, 2) for _ in range(6)]),
+    "pairs of tensors": lambda: [(boxes(n), torch.zeros(n)) for n in (6, 6, 3, 6, 6, 6)],
+}
+
+
+def columns_of(batch: object) -> torch.Tensor:
+    found = [one for one in tensors_in(batch) if one.dim() == 2]
+    return torch.cat([(one * 2)[:, 0] * 8 + one[:, 1] for one in found])
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+def test_two_columns_of_one_sample_are_not_two_samples(name: str) -> None:
+    rows, batch, weight = BatchRows(), OF_ONE[name](), torch.ones((), requires_grad=True)
+    found: list[Mixing] = []
+    rows.on_mixed = found.append
+    rows.add(batch, SEEDS)
+    with OperatorTrace(Events(), True, rows, rows.following, rows.keys):
+        (columns_of(batch) * weight).sum().backward()
+    assert not found
+
+
+def test_pictures_of_a_list_that_are_stacked_are_rows() -> None:
+    rows, pictures = BatchRows(), [torch.rand(3, 8) for _ in SEEDS]
+    rows.add(pictures, SEEDS)
+    with OperatorTrace(Events(), True, rows, rows.following, rows.keys):
+        torch.stack(pictures)[2:4].add(1)
+    assert rows() == [12, 13]
+
+
+def test_fields_of_a_batch_of_two_are_not_entries_of_its_samples() -> None:
+    fields = torch.zeros(2, 3, 8, 8), [{"boxes": boxes(1)}, {"boxes": boxes(2)}]
+    assert [is_of_one for tensor, is_of_one in tensors_of_samples(fields, 2) if tensor.dim() == 4] == [False]
+    assert [is_of_one for tensor, is_of_one in tensors_of_samples(fields, 2) if tensor.dim() == 2] == [True, True]
+    pair = torch.zeros(2, 3), torch.zeros(2)
+    assert not any(is_of_one for _, is_of_one in tensors_of_samples(pair, 2))

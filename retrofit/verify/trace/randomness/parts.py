@@ -26,6 +26,7 @@ class Held(NamedTuple):
     offset: int  # of the first row
     stride: int  # from one row to the next; 0 where the rows are not the entries of the first dimension
     mixed: Mixing | None = None  # the samples with each other
+    is_of_one: bool = False  # of these samples, as the boxes of a picture are
 
     def rows_in(self, tensor: torch.Tensor) -> list[int]:
         """Return the seeds of the rows in a view of this memory: `x[2:4]` has two. All, where that cannot be told.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -12,13 +12,14 @@ import torch
 from retrofit.distributed.ddp.gradients import in_backward
 
 from .draws import place_in_script
+from .entries import tensors_in, tensors_of_samples
 from .parts import Held, Mixing, held_by, joined, merges_rows, paired_by_part, pairs_rows, picked, places_of
 from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
 Place = tuple[int, int]  # of a batch: the number of its pass, and its own in it
+JOINS = ("cat", "stack")
 MOST_AHEAD = 100  # batches that a script draws before it computes with the first
-MOST_PARTS = 1000  # of a batch that are looked at
 MOST_DRAWS = 10_000  # that may be repeated
 MOST_COUNTED = 1000  # batches whose draws are remembered
 
@@ -118,10 +119,10 @@ class BatchRows:
                 del self._parts_of[next(iter(self._parts_of))]
         self._is_own, self._is_spent = is_own, False
         self._batch_of = {key: held for key, held in self._batch_of.items() if not held.storage.expired()}
-        tensors = list(_tensors_in(batch))
+        tensors = list(tensors_of_samples(batch, len(seeds)))
         if not self._queue and in_main_thread():
             self._current = seeds  # noise may be drawn before the forward pass
-        if not any([self._note(tensor, seeds) for tensor in tensors]):
+        if not any([self._note(tensor, seeds, is_of_one=is_of_one) for tensor, is_of_one in tensors]):
             self._queue.append(seeds)
 
     def hold(self, seeds: list[int], parts: list[list[int]] | None) -> None:
@@ -184,7 +185,7 @@ class BatchRows:
 
     def on_inputs(self, inputs: Any) -> None:
         """A forward pass is given these: the batch that they were made of is in hand, whatever is drawn first."""
-        known = [] if in_backward() else list(self._held(tuple(_tensors_in(inputs))))
+        known = [] if in_backward() else list(self._held(tuple(tensors_in(inputs))))
         if known:
             tensor, held = known[0]
             self._current, self._is_decided = held.rows_in(tensor), True
@@ -210,9 +211,9 @@ class BatchRows:
                 result, own = run(args, kwargs), picked(name, args, seeds)
             mixed = self._mixing(func, name, args)
             if not self._in_forward:
-                is_merged = merges_rows(func, args, kwargs)
-                for tensor in _tensors_in(result):
-                    self._note(tensor, own, is_filled=name == "copy_", is_merged=is_merged, mixed=mixed)
+                is_merged, is_of_one = merges_rows(func, args, kwargs), self._is_of_one(name, args)
+                for tensor in tensors_in(result):
+                    self._note(tensor, own, name == "copy_", is_merged, is_of_one, mixed)
             return result
 
         return follow
@@ -231,13 +232,17 @@ class BatchRows:
         """
         known = list(self._held(args[1:] if name == "copy_" else args))
         before = next((held.mixed for _, held in known if held.mixed), None)
-        if before is not None and torch.is_grad_enabled() and any(one.requires_grad for one in _tensors_in(args)):
+        if before is not None and torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in(args)):
             self._report_mixed(held for _, held in known)
         if before is not None or torch.Tag.pointwise not in func.tags:
             return before
         rows = [held.samples_in(tensor) for tensor, held in known if not tensor.requires_grad]
         pair = next((pair for pair in combinations(rows, 2) if _are_mixed(*pair)), None)
         return None if pair is None else Mixing(name, len(pair[0]), place_in_script())
+
+    def _is_of_one(self, name: str, args: tuple) -> bool:
+        """Return whether what an operator makes is of one sample, as all is that it reads; joined are those of many."""
+        return name not in JOINS and all(held.is_of_one for _, held in self._held(args))
 
     def _report_mixed(self, known: Iterator[Held]) -> None:
         for held in known:
@@ -265,13 +270,14 @@ class BatchRows:
         seeds: list[int],
         is_filled: bool = True,
         is_merged: bool = False,
+        is_of_one: bool = False,
         mixed: Mixing | None = None,
     ) -> bool:
         """Remember that a tensor belongs to a batch. Returns whether it has memory by which it can be known again.
 
         A view of memory that is known (not `is_filled`) tells nothing new, but where its samples are `mixed`. The same
         holds for a part that is filled with samples of its batch: `x[i] = ...`. `is_merged`: none of what it holds is
-        of one row.
+        of one row. `is_of_one`: it is of one sample, so that its rows are none of the batch.
         """
         key = _storage_of(tensor)
         if key == 0:
@@ -280,7 +286,8 @@ class BatchRows:
             known = self._batch_of.get(key)
             if known is None or known.storage.expired() or (is_filled and not _is_part(tensor, seeds, known)):
                 held = held_by(tensor, seeds)
-                self._batch_of[key] = held._replace(mixed=mixed, stride=0 if is_merged else held.stride)
+                stride = 0 if is_merged or is_of_one else held.stride
+                self._batch_of[key] = held._replace(mixed=mixed, stride=stride, is_of_one=is_of_one)
             elif mixed is not None:
                 self._batch_of[key] = known._replace(mixed=mixed)
         return True
@@ -323,18 +330,3 @@ def _storage_of(tensor: torch.Tensor) -> int:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return 0
     return int(tensor.untyped_storage()._cdata)
-
-
-def _tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch, in containers and in objects of the script."""
-    waiting, seen = [batch], 0
-    while waiting and seen < MOST_PARTS:
-        part, seen = waiting.pop(), seen + 1
-        if isinstance(part, torch.Tensor):
-            yield part
-        elif isinstance(part, Mapping):
-            waiting += part.values()
-        elif isinstance(part, (list, tuple)):
-            waiting += part
-        elif hasattr(part, "__dict__") and not isinstance(part, type) and not callable(part):
-            waiting += vars(part).values()
