@@ -495,6 +495,7 @@ def left(runs, alone, ranks, factors=(None, None), is_sharded=False):
         ({"alone": (1.0, 0.5), "ranks": [(1.0, 0.5), (1.0, 0.5)], "factors": (0.3, 0.3)}, None),
         ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.4)}, None),  # not averaged before
         ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (0.3, 0.4), "is_sharded": True}, "RF216"),
+        ({"alone": (1.0, 0.5), "ranks": [(0.7, 0.5), (1.5, 0.5)], "factors": (1, 0.9998), "is_sharded": True}, "RF216"),
         ({"alone": (1.0, 0.5), "ranks": [(0.5, 0.5), (1.5, 0.5)], "is_sharded": True}, None),
     ],
 )
@@ -503,6 +504,25 @@ def test_what_changes_gradients_between_backward_and_step_is_named(found, cause)
     left(runs, **found)
     fault = changed_before_step(runs, 0)
     assert (fault.cause if fault else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("norms", "factors", "of_one", "cause"),
+    [
+        ((0.6, 0.8), (1.0, 1.0), 0.7, "RF216"),  # shards of the gradient of one process, which clips it
+        ((0.6, 0.8), (0.7, 0.7), 0.7, None),
+        ((0.6, 0.9), (1.0, 1.0), 0.7, None),  # of another gradient
+        ((0.6, 0.8), (None, None), 0.7, None),  # not by one number
+    ],
+)
+def test_shards_that_are_multiplied_by_another_number_than_on_one_process_are_named(norms, factors, of_one, cause):
+    runs = sound_runs()
+    for rank, (norm, factor) in enumerate(zip(norms, factors)):
+        insert(runs["many"], [rank], OptimizerStep, BackwardGradients(0, [[norm, 0.1]], factor, True))
+    insert(runs["reference"], [0], OptimizerStep, BackwardGradients(0, [[1.0, 0.3]], of_one, True))
+    fault = changed_before_step(runs, 0)
+    assert (fault.cause if fault else None) == cause
+    assert fault is None or "0.7 on one process" in fault.value
 
 
 def test_gradients_are_multiplied_by_one_number_if_all_are():

@@ -9,6 +9,7 @@ from retrofit.verify.evidence import RankTrace, Run, Runs, relative_difference
 from retrofit.verify.trace.events import BackwardCall, BackwardGradients, GradientClip
 
 SAME, CLOSE = 1e-6, 1e-3  # relative: of two norms; of a factor that is meant to be the number of processes
+ONE_FACTOR = 1e-5  # relative: of what two ranks multiply by; rounding changes it less
 
 
 def clipping_fault(runs: Runs, step: int) -> Finding | None:
@@ -62,7 +63,7 @@ def changed_before_step(runs: Runs, step: int) -> Finding | None:
     if many.world_size == 1 or len(left) < len(found):
         return None
     *ours, alone = left
-    scaled = own_factors(many, step)
+    scaled = own_factors(many, step) or _other_factors(ours, alone, step)
     if scaled is not None:
         return scaled
     if not any(event.is_sharded for event in left) and _is_mean(ours, alone) and not _is_mean(ours, ours[0]):
@@ -79,13 +80,40 @@ def own_factors(run: Run, step: int) -> Finding | None:
     found = [_left(rank, step) for rank in run.ranks]
     left = [event for event in found if event is not None]
     factors = [event.factor for event in left if event.factor is not None]
-    if len(factors) < run.world_size or all(relative_difference(one, factors[0]) <= CLOSE for one in factors):
+    if len(factors) < run.world_size or all(relative_difference(one, factors[0]) <= ONE_FACTOR for one in factors):
         return None
     if not any(event.is_sharded for event in left) and not all(_is_mean([event], left[0]) for event in left):
         return None
     shown = ", ".join(f"{factor:.6g} on rank {rank}" for rank, factor in enumerate(factors))
     summary = "each rank multiplies its gradients by a number of its own before the step, as by a norm of its own"
     return Finding(summary, "RF216", step, f"times {shown}")
+
+
+def _other_factors(ours: Sequence[BackwardGradients], alone: BackwardGradients, step: int) -> Finding | None:
+    """Return a fault where all ranks multiply the shards of the gradients of one process by a number that it does not.
+
+    The squares of the shards' norms add up to those of the whole.
+    """
+    factors = [event.factor for event in (*ours, alone) if event.factor is not None]
+    if len(factors) <= len(ours) or not all(event.is_sharded for event in ours) or not _add_up(ours, alone):
+        return None
+    *of_ranks, of_one = factors
+    if all(relative_difference(factor, of_one) <= ONE_FACTOR for factor in of_ranks):
+        return None
+    shown = ", ".join(f"{factor:.6g} on rank {rank}" for rank, factor in enumerate(of_ranks))
+    summary = (
+        "each rank multiplies its shards of the gradients by another number than one process, as by their own norm"
+    )
+    return Finding(summary, "RF216", step, f"times {shown}; {of_one:.6g} on one process")
+
+
+def _add_up(ours: Sequence[BackwardGradients], whole: BackwardGradients) -> bool:
+    """Return whether the ranks' shards can be those of the gradients of one process."""
+    for *own, expected in zip(*(event.gradients for event in ours), whole.gradients):
+        norm = sum(one[0] ** 2 for one in own if one is not None) ** 0.5
+        if relative_difference(norm, expected[0] if expected else 0.0) > SAME:
+            return False
+    return True
 
 
 def _left(rank: RankTrace, step: int) -> BackwardGradients | None:
