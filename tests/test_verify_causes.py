@@ -52,6 +52,14 @@ SPOILED = {
         "ranks_agree",
         "RF216",
     ),
+    "an optimizer that has the weights of a copy": (
+        [
+            ("SGD(model.parameters(),", "SGD((copy.deepcopy(net) if world > 1 else net).parameters(),"),
+            ("import argparse\n", "import argparse\nimport copy\n"),
+        ],
+        "gradients",
+        "RF211",
+    ),
     "a mean over the elements of each rank that a mask leaves": (
         [
             (
@@ -70,7 +78,10 @@ SPOILED = {
         "RF401",
     ),
 }
-WORDS = {"a free parameter": "the gradient of scale is never averaged"}
+WORDS = {
+    "a free parameter": "the gradient of scale is never averaged",
+    "an optimizer that has the weights of a copy": "no gradient reaches the parameters that the optimizer has",
+}
 SOUND = {
     "clipping": [(STEP, "            nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP)],
     "the last loss of rank 0": [("train loss {train_loss:.5f}", "last train loss {loss.item():.5f}")],

@@ -25,6 +25,7 @@ from retrofit.verify.checks import run_checks
 from retrofit.verify.checks.options import CheckOptions
 from retrofit.verify.checks.training.causes.clipped import changed_before_step
 from retrofit.verify.checks.training.causes.diagnosis import other_buffers
+from retrofit.verify.checks.training.causes.not_reached import not_reached
 from retrofit.verify.checks.training.causes.weighted_mean import counts_by_losses
 from retrofit.verify.checks.training.differences import may_be_rounding
 from retrofit.verify.checks.training.rounding.growth import grown_steps
@@ -39,6 +40,7 @@ from retrofit.verify.trace.events import (
     IterationEnd,
     IterationStart,
     LocalBatchNorm,
+    OptimizerFound,
     OptimizerStep,
     ProcessExit,
     SimilarityProduct,
@@ -504,6 +506,29 @@ def test_what_changes_gradients_between_backward_and_step_is_named(found, cause)
     left(runs, **found)
     fault = changed_before_step(runs, 0)
     assert (fault.cause if fault else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("missing", "cause", "words"),
+    [
+        ({0: [0, 1], 1: [0, 1]}, "RF211", "the parameters that the optimizer has"),
+        ({0: [1], 1: [1]}, None, "no gradient reaches b on any rank"),
+        ({0: [1]}, None, None),  # one rank has a gradient
+        ({}, None, None),
+    ],
+)
+def test_parameters_without_a_gradient_on_all_ranks_are_named(missing, cause, words):
+    runs = sound_runs()
+    for name in ("many", "reference"):
+        for rank in runs[name].ranks:
+            for event in events_of(runs[name], OptimizerStep, [rank.rank]):
+                given = [None if place in missing.get(rank.rank, []) else [1.0, 0.5] for place in range(2)]
+                spoil(event, gradients=given if name == "many" else [[1.0, 0.5]] * 2)
+            for event in events_of(runs[name], OptimizerFound, [rank.rank]):
+                spoil(event, names=["a", "b"])
+    fault = not_reached(runs, 0)
+    assert (fault and fault.cause, fault is None) == (cause, words is None)
+    assert words is None or words in fault.summary
 
 
 @pytest.mark.parametrize(

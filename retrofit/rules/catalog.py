@@ -312,8 +312,9 @@ _ALL = (
     Rule(
         "RF211",
         "parameter-not-averaged",
-        "DDP averages the gradients of its model's parameters only: a trained tensor outside of it (the weights of "
-        "several losses) drifts apart on each rank, and so do weights that a forward pass changes in place (max_norm).",
+        "DDP averages the gradients of its model's parameters only: a tensor outside of it that the optimizer has (the "
+        "weights of several losses, a layer replaced later) is trained by each rank alone, or not at all, and weights "
+        "that a forward pass changes in place (max_norm) drift apart.",
         "rd.model.distribute_parameter(tensor), where the optimizer is given it.",
         "Make the tensor a parameter of the wrapped model, or all_reduce its gradient before optimizer.step().",
         (DDP,),
@@ -468,8 +469,8 @@ _ALL = (
     Rule(
         "RF401",
         "metric-per-rank",
-        "Each rank knows the loss of its own shard only: what is printed, or decides, is not the figure of the whole "
-        "batch or data set.",
+        "Each rank knows its own shard only: a figure of it (a loss, a mean, class weights) is not that of the whole "
+        "batch or data set, where it is printed, decides, or is computed with.",
         "rd.reduce_loss(loss).item(), on every rank; for sums and counts total, count = "
         "rd.sum_over_ranks(total, count).",
         "dist.all_reduce sums and counts on every rank, then divide.",

@@ -22,7 +22,7 @@ class Fault:
 
 
 def faults(verdicts: Sequence[Verdict]) -> list[Fault]:
-    """Return what is wrong, in the order of the checks. Each FAIL is in one fault."""
+    """Return what is wrong, in the order of the checks, what has no known cause last. Each FAIL is in one fault."""
     failed = [verdict for verdict in verdicts if verdict.status == FAIL]
     groups: list[list[Verdict]] = []
     for verdict in failed:
@@ -31,7 +31,7 @@ def faults(verdicts: Sequence[Verdict]) -> list[Fault]:
             groups.append([verdict])
         else:
             group.append(verdict)
-    return [_fault(group) for group in groups]
+    return sorted(map(_fault, groups), key=lambda fault: fault.verdict.cause is None)
 
 
 def _is_one(verdict: Verdict, other: Verdict, failed: Sequence[Verdict]) -> bool:

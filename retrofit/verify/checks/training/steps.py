@@ -100,8 +100,8 @@ def _compare(runs: Runs, options: CheckOptions, quantity: str) -> Verdict:
     if reason_found.undecided or ("(see lr)" in reason_found.summary and "lr" in options.accept):
         summary = f"cannot be judged: {reason_found.summary}"
         return not_applicable(quantity, title, summary, f"first difference at step {first.step}: {first.value}")
-    size = f"{first.size:.1e}" if first.size < 1e6 else "without bound"
-    summary = f"{reason_found.summary}; {VERBS[quantity]} by {size} (relative)"
+    size = f"by {first.size:.1e} (relative)" if first.size < 1e6 else "without bound"
+    summary = f"{reason_found.summary}; {VERBS[quantity]} {size}"
     return fail_with(quantity, title, replace(reason_found, summary=summary, step=first.step, value=first.value))
 
 

@@ -34,6 +34,7 @@ from .averaging import ENOUGH
 from .changed_in_place import changed_between_steps
 from .clipped import changed_before_step, clipping_fault
 from .micro_batches import other_micro_batches
+from .not_reached import not_reached
 from .own_values import own_values, values_of_one_rank
 from .traffic import traffic
 from .weighted_mean import counts_by_losses
@@ -64,6 +65,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or _from_earlier(runs, quantity, step, tolerance, coupled)
         or _from_rate(runs, quantity, step)
         or _from_scale(runs, step)
+        or (None if quantity == LOSS else not_reached(runs, step))
         or _from_averaging(runs, quantity, step)
         or _from_clipping(runs, quantity, step)
         or other_buffers(runs, step, tolerance)
