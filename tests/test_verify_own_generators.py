@@ -103,3 +103,55 @@ def change(x):
     verdicts = {verdict["check"]: verdict for verdict in report["verdicts"]}
     assert verdicts["loss"]["status"] == "NOT APPLICABLE"
     assert "random numbers that belong to no sample are drawn at train.py:" in verdicts["loss"]["summary"]
+
+
+LAZY = """
+class Noise:
+    def __init__(self):
+        self.rng = None
+
+    def __call__(self, x):
+        if self.rng is None:
+            self.rng = MADE
+        return x + DRAWN
+
+
+class Noisy(torch.utils.data.Dataset):
+    def __init__(self):
+        self.noise = Noise()
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        return self.noise(torch.full((5,), index / 96)), torch.ones(1)
+
+
+torch.manual_seed(7 + rank)
+np.random.seed(7 + rank)
+data = Noisy()
+"""
+MADE_WITH_THE_FIRST_SAMPLE = {
+    "torch": ("torch.Generator().manual_seed(torch.initial_seed())", "torch.rand(5, generator=self.rng)"),
+    "numpy": ("np.random.default_rng(np.random.randint(2**31))", "torch.from_numpy(self.rng.random(5)).to(x.dtype)"),
+}
+
+
+def write_lazy(folder: Path, made: str, drawn: str) -> None:
+    data = LAZY.replace("MADE", made).replace("DRAWN", drawn)
+    text = SCRIPT.replace("data = TensorDataset(torch.randn(96, 5), torch.randn(96, 1))\n", "").replace("CHANGE", "")
+    text = text.replace("sampler = Dist", f"{data}\nsampler = Dist").replace("IN_COLLATE", "True")
+    (folder / "train.py").write_text("import numpy as np\n" + text.replace("WHERE(x)", "x"))
+
+
+@pytest.mark.parametrize("name", MADE_WITH_THE_FIRST_SAMPLE)
+def test_a_generator_that_is_made_with_the_first_sample_is_the_data_sets_own(tmp_path: Path, name: str) -> None:
+    write_lazy(tmp_path, *MADE_WITH_THE_FIRST_SAMPLE[name])
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+    assert status == 0, report["conclusion"]
+
+
+def test_one_that_is_made_with_a_seed_for_all_ranks_is_found(tmp_path: Path) -> None:
+    write_lazy(tmp_path, "torch.Generator().manual_seed(3)", "torch.rand(5, generator=self.rng)")
+    status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
+    assert status == 1 and list(report["causes"]) == ["RF109"], report["conclusion"]

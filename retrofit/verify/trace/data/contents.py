@@ -36,6 +36,7 @@ class Contents:
         """Return the content of a few samples on streams of their own, without a trace in any stream."""
         if key in self._drawing:
             return None
+        self._make_generators(dataset)
         with _restored(dataset) as draws:
             load = functools.partial(self._streams.for_sample, watch=False)
             found = {
@@ -47,6 +48,15 @@ class Contents:
                 self._drawing[key] = drawn
                 return None
         return found
+
+    def _make_generators(self, dataset: Any) -> None:
+        """Load a sample on the process's own streams: a dataset that makes its generator with its first one has it now.
+
+        The streams of a sample would give such a generator the same seed on all ranks.
+        """
+        with _restored(dataset), untraced():
+            for index in probe_indices(dataset)[:1]:
+                self._streams.restored_after(functools.partial(dataset.__getitem__, index))
 
     def state(self, key: str, dataset: Any) -> str | None:
         """Return a hash of the generators that a dataset draws from; None where it has none of its own."""

@@ -130,6 +130,17 @@ class Streams:
                 set_rng_state(before)
         return item, used
 
+    def restored_after(self, load: Callable[[], Any]) -> None:
+        """Load a sample on the process's own streams, and put these back. No batch may be in hand."""
+        with drawing:
+            before, outer = get_rng_state(), self._loading_thread
+            self._loading_thread = threading.get_ident()
+            try:
+                load()
+            finally:
+                self._loading_thread = outer
+                set_rng_state(before)
+
     def is_loading(self) -> bool:
         """Return whether this thread is making a sample."""
         return self._loading_thread == threading.get_ident()
