@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from verify_command import judge
 
+from retrofit.verify.evidence import RankTrace, Run
+from retrofit.verify.runs.own_processes import meets_at_own_port
+from retrofit.verify.trace.events import GroupJoin
+
 pytestmark = pytest.mark.usefixtures("forked_python")
 
 SCRIPT = """\
@@ -73,3 +77,23 @@ def test_an_error_that_no_launcher_takes_away_is_the_script_s(tmp_path: Path) ->
     status, report = judge(tmp_path, [], [])
     failed = [verdict for verdict in report["verdicts"] if verdict["status"] == "FAIL"]
     assert status == 1 and [verdict["cause"] for verdict in failed] == ["RF001"]
+
+
+@pytest.mark.parametrize(
+    ("one", "many", "expected"),
+    [
+        ([], [("29501", "29501")], False),  # no group on one process
+        ([("29533", None)], [("29501", "29501")], True),  # os.environ.setdefault("MASTER_PORT", "29533")
+        ([("29533", None)], [("29533", "29501")], True),  # os.environ["MASTER_PORT"] = "29533"
+        ([], [("29533", "29501")], True),
+        ([("40001", None)], [("40002", "29501")], False),  # a free one each time
+        ([("29507", "29507")], [("29501", "29501")], False),  # with a launcher's variables
+        ([(None, None)], [(None, "29501")], False),  # file://
+    ],
+)
+def test_runs_with_a_port_of_the_script_are_made_in_turn(one, many, expected):
+    runs = []
+    for ports, number in ((one, 1), (many, 2)):
+        joins = [GroupJoin("gloo", number, 0, *pair) for pair in ports]
+        runs.append(Run("one", number, [RankTrace(rank, list(joins)) for rank in range(number)], [0] * number))
+    assert meets_at_own_port(*runs) is expected

@@ -96,6 +96,11 @@ def why_not_drawn(many: Run) -> str | None:
 
 
 def meets_at_own_port(one: Run, many: Run) -> bool:
-    """Return whether a script's group has the same port in two runs: such runs cannot be made together."""
-    ports = [{event.master_port for rank in run.ranks for event in rank.of(GroupJoin)} for run in (one, many)]
-    return bool((ports[0] & ports[1]) - {None})
+    """Return whether a script's group has a port that no launcher has given: runs with it cannot be made together.
+
+    Two runs with other ports take a free one each time.
+    """
+    joins = [[event for rank in run.ranks for event in rank.of(GroupJoin)] for run in (one, many)]
+    own = [{join.master_port for join in of_run} - {join.launcher_port for join in of_run} for of_run in joins]
+    ports = [found - {None} for found in own]
+    return bool(ports[0] & ports[1]) if all(ports) else any(map(bool, ports))
