@@ -7,9 +7,9 @@ import torch
 from traced_block import Events
 
 from retrofit.verify.trace.computation.operators import OperatorTrace
-from retrofit.verify.trace.randomness.entries import tensors_in, tensors_of_samples
-from retrofit.verify.trace.randomness.parts import Mixing
-from retrofit.verify.trace.randomness.rows import BatchRows
+from retrofit.verify.trace.randomness.rows.batch_rows import BatchRows
+from retrofit.verify.trace.randomness.rows.entries import tensors_in, tensors_of_samples
+from retrofit.verify.trace.randomness.rows.parts import Mixing
 
 SEEDS = [10, 11, 12, 13, 14, 15]
 

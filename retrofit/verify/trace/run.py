@@ -46,7 +46,7 @@ from retrofit.verify.trace.randomness.clock import LATER_S, shift_clock
 from retrofit.verify.trace.randomness.numpy_draws import install_numpy_draws
 from retrofit.verify.trace.randomness.own_generators import install_own_generators
 from retrofit.verify.trace.randomness.rounding import RandomRounding
-from retrofit.verify.trace.randomness.rows import BatchRows
+from retrofit.verify.trace.randomness.rows.batch_rows import BatchRows
 from retrofit.verify.trace.randomness.single_numbers import install_single_numbers
 from retrofit.verify.trace.randomness.streams import (
     OTHER_LIBRARIES,

@@ -12,7 +12,7 @@ from torch import nn
 from retrofit.distributed.ddp.gradients import in_backward
 from retrofit.verify.trace.events import BatchSelection, Event, PairedRows, Record, SimilarityProduct, ValidCount
 from retrofit.verify.trace.randomness.draws import place_in_script
-from retrofit.verify.trace.randomness.parts import pairs_rows
+from retrofit.verify.trace.randomness.rows.parts import pairs_rows
 
 MAX_EVENTS = 50  # of a kind and process
 _MEAN = 1  # at::Reduction::Mean

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from retrofit.distributed.ddp.gradients import in_backward
+from retrofit.verify.trace.randomness.draws import place_in_script
+from retrofit.verify.trace.randomness.streams import drawing, in_main_thread, stream_key
 
-from .draws import place_in_script
 from .entries import tensors_in, tensors_of_samples
 from .parts import Held, Mixing, held_by, joined, merges_rows, paired_by_part, pairs_rows, picked, places_of
-from .streams import drawing, in_main_thread, stream_key
 
 Run = Callable[[tuple, dict], Any]
 Place = tuple[int, int]  # of a batch: the number of its pass, and its own in it
