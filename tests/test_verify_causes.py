@@ -18,6 +18,17 @@ REDUCE_AGAIN = """\
                     dist.all_reduce(parameter.grad)
             nn.utils.clip_grad_norm_(net.parameters(), 0.1)
 """
+DISTILLED = """\
+            with torch.no_grad():
+                target = teacher(x).softmax(1)
+            out = model(x)
+            loss = criterion(out, y) + criterion(out, target)
+"""
+FOLLOW = """\
+                with torch.no_grad():
+                    for slow, fast in zip(teacher.parameters(), net.parameters()):
+                        slow.lerp_(fast, 0.2)
+"""
 TRAIN_LOSS = "mean_over_ranks(total, len(loader))\n"
 SPOILED = {
     "a free parameter": (
@@ -60,6 +71,31 @@ SPOILED = {
         "gradients",
         "RF211",
     ),
+    "a teacher that rank 0 updates": (
+        [
+            ("import argparse\n", "import argparse\nimport copy\n"),
+            (
+                "    criterion = nn.CrossEntropyLoss()\n",
+                "    criterion, teacher = nn.CrossEntropyLoss(), copy.deepcopy(net)\n",
+            ),
+            (LOSS, DISTILLED),
+            (STEP, STEP + "            if rank == 0:\n" + FOLLOW),
+        ],
+        "loss",
+        "RF211",
+    ),
+    "other weights that a rank evaluates": (
+        [
+            (
+                "        right = val_sum = 0.0\n",
+                "        if epoch and world > 1 and rank == 1:\n"
+                "            net.load_state_dict({name: -value for name, value in net.state_dict().items()})\n"
+                "        right = val_sum = 0.0\n",
+            )
+        ],
+        "metrics",
+        "RF401",
+    ),
     "a mean over the elements of each rank that a mask leaves": (
         [
             (
@@ -80,9 +116,20 @@ SPOILED = {
 }
 WORDS = {
     "a free parameter": "the gradient of scale is never averaged",
+    "a teacher that rank 0 updates": "weights of Sequential that no optimizer trains are not the same on all ranks",
+    "other weights that a rank evaluates": "the ranks evaluate different weights: those of Sequential on",
     "an optimizer that has the weights of a copy": "no gradient reaches the parameters that the optimizer has",
 }
 SOUND = {
+    "a teacher": [
+        ("import argparse\n", "import argparse\nimport copy\n"),
+        (
+            "    criterion = nn.CrossEntropyLoss()\n",
+            "    criterion, teacher = nn.CrossEntropyLoss(), copy.deepcopy(net)\n",
+        ),
+        (LOSS, DISTILLED),
+        (STEP, STEP + "            if True:\n" + FOLLOW),
+    ],
     "clipping": [(STEP, "            nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP)],
     "the last loss of rank 0": [("train loss {train_loss:.5f}", "last train loss {loss.item():.5f}")],
 }

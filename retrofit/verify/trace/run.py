@@ -164,7 +164,7 @@ def _install(
     steps.on_gradient = functools.partial(operators.rounding.disturb, precision=averaged_in) if averaged_in else None
     operators.writes = steps.by_hand.watched
     models.before_call = loaders.before_batch = steps.by_hand.close
-    states = StateTrace(recorder, steps.trained)
+    states = StateTrace(recorder, steps.trained, lambda: models.models)
     steps.on_step = states.before_step
 
     def on_call(model: torch.nn.Module) -> None:

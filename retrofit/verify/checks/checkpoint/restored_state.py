@@ -99,7 +99,7 @@ def _evaluated_faults(many: Run, resumed: Run, done: int) -> Iterator[Finding]:
 def _evaluated(rank: RankTrace, done: int) -> dict[int, list[EvaluatedModel]]:
     found: dict[int, list[EvaluatedModel]] = {}
     for event in rank.of(EvaluatedModel):
-        if event.step > done:
+        if event.step > done and not event.is_trained:
             found.setdefault(event.step - done, []).append(event)
     return found
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from retrofit.verify.checks.data.evaluated_samples import evaluation_fault, evaluations, is_combined
+from retrofit.verify.checks.data.evaluated_weights import evaluated_apart
 from retrofit.verify.checks.finding import Finding, fail_with, first_few, joined, not_made, ranks_named, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.checks.training.differences import last_same_step, tolerance_of, trains_by_hand
+from retrofit.verify.checks.training.differences import (
+    last_same_step,
+    tolerance_of,
+    trains_by_hand,
+)
 from retrofit.verify.evidence import RankTrace, Run, Runs
 from retrofit.verify.trace.events import LoggedScalar
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
@@ -72,8 +77,10 @@ def _fault(runs: Runs, wrong: list[tuple[Value, Value]]) -> Finding:
     world = runs["many"].world_size
     a, b = wrong[0]
     cause, because = "RF401", "rank 0 reports another value than one process"
-    inexact = evaluation_fault(runs)
-    if not is_combined(runs["many"].main, a.step):
+    inexact, apart = evaluation_fault(runs), evaluated_apart(runs["many"], a.step)
+    if apart is not None:
+        because = apart
+    elif not is_combined(runs["many"].main, a.step):
         because = "rank 0 reports the value of its own share, which is not summed over the ranks"
     elif inexact is not None:
         cause, because = inexact.cause or cause, f"follows from the evaluation: {inexact.summary} (see evaluation)"

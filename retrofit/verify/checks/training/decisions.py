@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from retrofit.verify.checks.data.evaluated_samples import is_combined
+from retrofit.verify.checks.data.evaluated_weights import evaluated_apart
 from retrofit.verify.checks.data.evaluation import counted_fault
 from retrofit.verify.checks.finding import Finding, fail_with, not_made, why_not
 from retrofit.verify.checks.options import CheckOptions
-from retrofit.verify.evidence import Runs
+from retrofit.verify.evidence import Run, Runs
 from retrofit.verify.trace.settings import PARTS
 from retrofit.verify.verdict import Verdict, count, not_applicable, passed
 
@@ -38,7 +39,7 @@ def decision_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     fault = disagreement(many)
     parted = parted_ranks(many)
     if parted is not None and (fault is None or fault.step is None or parted.event.step <= fault.step):
-        return _finding(parted, many.world_size)
+        return _finding(parted, many)
     tolerance = tolerance_of(many, options)
     if fault is not None or reference is None or not reference.ranks:
         return None
@@ -50,11 +51,11 @@ def decision_fault(runs: Runs, options: CheckOptions) -> Finding | None:
     if inexact is not None and inexact.cause is not None and is_combined(many.main, parted.event.step):
         summary = f"follows from the evaluation: {inexact.summary} (see evaluation)"
         return Finding(summary, inexact.cause, _step(parted), parted.shown(many.world_size))
-    return _finding(parted, many.world_size)
+    return _finding(parted, many)
 
 
-def _finding(parted: Parted, world_size: int) -> Finding:
-    event = parted.event
+def _finding(parted: Parted, many: Run) -> Finding:
+    event, apart = parted.event, evaluated_apart(many, parted.event.step)
     place = f"`{event.text}` at {event.place}"
     if parted.rank is None:
         summary = f"rank 0 decides by a figure that one process does not have: {place}"
@@ -65,7 +66,9 @@ def _finding(parted: Parted, world_size: int) -> Finding:
     note = None
     if parted.rank is not None and event.kind == PARTS:
         note = "in the steps that were run the ranks may decide the same; with other values they part, and wait forever"
-    return Finding(summary, "RF401", _step(parted), parted.shown(world_size), note)
+    if apart is not None:
+        summary += f"; {apart}"
+    return Finding(summary, "RF401", _step(parted), parted.shown(many.world_size), note)
 
 
 def _step(parted: Parted) -> int:

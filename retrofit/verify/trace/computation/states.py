@@ -1,11 +1,11 @@
-"""State of learning rate schedulers and gradient scalers, and the weights of models that no optimizer trains."""
+"""State of learning rate schedulers and gradient scalers, weights that no optimizer trains, and those evaluated."""
 
 from __future__ import annotations
 
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,23 +14,31 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from retrofit.distributed.ddp.unwrap import unwrap_model
-from retrofit.verify.trace.events import EvaluatedModel, Fingerprint, StateBeforeStep, Values
+from retrofit.verify.trace.events import EvaluatedModel, Fingerprint, StateBeforeStep, UntrainedWeights, Values
 from retrofit.verify.trace.recorder import Recorder
 
 from .fingerprint import norm_and_projection
+from .models import plain_name
 from .operators import untraced
 
 MOST_NUMBERS = 50  # of a list that is kept
+Contents = tuple[tuple[int, int], ...]  # of parameters: how often each was written to, and where it is
 
 
 class StateTrace:
-    """Watches the schedulers and scalers that a process makes, and the models that it evaluates and does not train."""
+    """Watches the schedulers and scalers that a process makes, the models that it evaluates, and what it trains not.
 
-    def __init__(self, recorder: Recorder, trained: Callable[[], set[int]]) -> None:
-        self.recorder, self.trained = recorder, trained  # the ids of the parameters that are trained
+    `trained()`: the ids of the parameters that are trained. `models()`: those that were called, in their order.
+    """
+
+    def __init__(
+        self, recorder: Recorder, trained: Callable[[], set[int]], models: Callable[[], Sequence[nn.Module]]
+    ) -> None:
+        self.recorder, self.trained, self.models = recorder, trained, models
         self._known: dict[str, weakref.ref[Any]] = {}
         self._recorded: dict[str, Values] = {}
-        self._evaluated: dict[int, int] = {}  # by model, the steps that were made when it was recorded last
+        self._evaluated: dict[int, tuple[int, Contents]] = {}  # by model, with the steps that were made, the last ones
+        self._untrained: dict[int, Contents] = {}  # by model, the last ones
 
     def install(self) -> None:
         """Know each scheduler and each scaler of torch from now on; those of the script's own that derive from one."""
@@ -63,19 +71,47 @@ class StateTrace:
                 if values and self._recorded.get(name) != values:
                     self._recorded[name] = values
                     self.recorder.record(StateBeforeStep(name, values))
+        with untraced(), torch.no_grad(), suppress(Exception):
+            self._note_untrained()
+
+    def _note_untrained(self) -> None:
+        trained = self.trained()
+        for number, model in enumerate(self.models()):
+            found = {name: one for name, one in model.named_parameters() if id(one) not in trained}
+            contents = _contents_of(found.values())
+            if not found or self._untrained.get(id(model)) == contents or any(map(_is_sharded, found.values())):
+                continue
+            self._untrained[id(model)] = contents
+            weights = [norm_and_projection(one) for one in found.values()]
+            self.recorder.record(UntrainedWeights(number, _type_of(model), [*map(plain_name, found)], weights))
 
     def on_call(self, model: nn.Module) -> None:
-        """A model is called: record its weights if nothing trains them, once in each optimizer step."""
-        if torch.is_grad_enabled() or self._evaluated.get(id(model)) == self.recorder.step or not self.recorder.step:
+        """A model is called: record its weights, without gradients, once in each optimizer step and for each change."""
+        if torch.is_grad_enabled() or not self.recorder.step:
             return
-        self._evaluated[id(model)] = self.recorder.step
         parameters, trained = list(model.parameters()), self.trained()
-        if any(id(parameter) in trained for parameter in parameters):
+        place = self.recorder.step, _contents_of(parameters)
+        if self._evaluated.get(id(model)) == place:
             return
+        self._evaluated[id(model)] = place
+        is_trained = any(id(parameter) in trained for parameter in parameters)
         with untraced(), torch.no_grad(), suppress(Exception):
-            self.recorder.record(
-                EvaluatedModel(type(unwrap_model(model)).__name__, [_of_own_part(p) for p in parameters])
-            )
+            weights = [_of_own_part(parameter) for parameter in parameters]
+            is_sharded = any(map(_is_sharded, parameters))
+            self.recorder.record(EvaluatedModel(_type_of(model), weights, is_trained, is_sharded))
+
+
+def _contents_of(parameters: Iterable[torch.Tensor]) -> Contents:
+    """Return what is another one whenever parameters are written to, or get other memory."""
+    return tuple((one._version, one.data_ptr()) for one in parameters)
+
+
+def _type_of(model: nn.Module) -> str:
+    return type(unwrap_model(model)).__name__
+
+
+def _is_sharded(parameter: torch.Tensor) -> bool:
+    return hasattr(parameter, "to_local")
 
 
 def _of_own_part(parameter: torch.Tensor) -> Fingerprint:

@@ -30,6 +30,7 @@ from .computation import (
     SteadyInput,
     UncontrolledDraw,
     UnsyncedForward,
+    UntrainedWeights,
     ValidCount,
     Weights,
     WeightsBeforeStep,
@@ -90,6 +91,6 @@ __all__ = [
     "OptimizerFound", "OptimizerStep", "OutputLine", "PairedRows", "ParametersAdded", "ParserOption", "ParserUse",
     "Place", "ProcessExit", "ProcessStart", "Record", "RowDraw", "RowsCut", "Sample", "SampleContents", "ScriptError",
     "SimilarityProduct", "SpawnCall", "StateBeforeStep", "SteadyInput", "TraceError", "UncontrolledDraw",
-    "UnevenInputs", "UnsyncedForward", "ValidCount", "Value", "Values", "Weights", "WeightsBeforeStep",
-    "WorkerStreams", "event_of", "is_own_batches", "line_of", "line_start",
+    "UnevenInputs", "UnsyncedForward", "UntrainedWeights", "ValidCount", "Value", "Values", "Weights",
+    "WeightsBeforeStep", "WorkerStreams", "event_of", "is_own_batches", "line_of", "line_start",
 ]  # fmt: skip

@@ -120,10 +120,22 @@ class StateBeforeStep(Event):
 
 @dataclass(frozen=True)
 class EvaluatedModel(Event):
-    """A model that no optimizer trains is called for the first time since the last optimizer step: an average, say."""
+    """A model is called without gradients, for the first time since the last optimizer step, or with other weights."""
 
     type: str  # name of its class
-    parameters: list[Fingerprint]  # in the order of its parameters()
+    parameters: list[Fingerprint]  # in the order of its parameters(): what this rank holds of them
+    is_trained: bool = False  # by an optimizer; else it is an average of the weights, say
+    is_sharded: bool = False
+
+
+@dataclass(frozen=True)
+class UntrainedWeights(Event):
+    """Before an optimizer step: what a model has that no optimizer trains, a target or key network, if it is news."""
+
+    model: int  # number of the model, in the order of the first calls
+    type: str  # name of its class
+    names: list[str]  # of its parameters that are not trained
+    parameters: list[Fingerprint]  # in the same order
 
 
 @dataclass(frozen=True)

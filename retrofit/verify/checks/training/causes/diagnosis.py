@@ -37,6 +37,7 @@ from .micro_batches import other_micro_batches
 from .not_reached import not_reached
 from .own_values import own_values, values_of_one_rank
 from .traffic import traffic
+from .untrained import other_untrained
 from .weighted_mean import counts_by_losses
 
 NAMES = {GRADIENTS: "gradients", PARAMETERS: "weights"}
@@ -68,6 +69,7 @@ def explain(runs: Runs, quantity: str, step: int, tolerance: float, coupled: Pla
         or (None if quantity == LOSS else not_reached(runs, step))
         or _from_averaging(runs, quantity, step)
         or _from_clipping(runs, quantity, step)
+        or other_untrained(runs, step)
         or other_buffers(runs, step, tolerance)
         or other_micro_batches(runs, step)
         or own_values(runs, step)
@@ -144,7 +146,8 @@ def _from_scale(runs: Runs, step: int) -> Finding | None:
         return Finding(LOST_ROWS, "RF303")
     for ratio in (by_gradient, by_loss):
         if _is_close(ratio, world) or _is_close(ratio, 1 / world):
-            return Finding(f"loss or gradients are {ratio:.4g} times those of one process", "RF301")
+            why = "" if ratio and ratio > 1 else ": DDP's mean divides a sum over all ranks by their number"
+            return Finding(f"loss or gradients are {ratio:.4g} times those of one process{why}", "RF301")
     is_one_factor = by_gradient is not None and by_loss is not None and _is_close(by_gradient, by_loss)
     if is_one_factor and not _is_close(by_loss, 1.0) and not _has_pairs(runs, step):
         message = f"loss and gradients are {by_loss:.4g} times those of one process in this step: all of it is divided"
