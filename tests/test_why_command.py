@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed.fsdp
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = """\
 import argparse

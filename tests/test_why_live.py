@@ -12,6 +12,8 @@ import pytest
 
 from retrofit.why.live import EVERY, FIRST, starts_window
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 ROOT = Path(__file__).resolve().parents[1]
 WITH_RUNTIME = """\
 import time
