@@ -221,7 +221,8 @@ def fix(script: Path, arguments: list[str], *options: str) -> tuple[int, dict]:
     return done.returncode, json.loads(done.stdout)["repair"]
 
 
-@pytest.mark.parametrize("name", ["17", "26c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("08", "25b"))])
+@pytest.mark.usefixtures("forked_python")
+@pytest.mark.parametrize("name", ["26c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("08", "17", "25b"))])
 def test_a_seeded_bug_is_repaired(tmp_path, name):
     bug = next(bug for bug in BUGS if bug.id == name)
     script = seed_bug(bug, tmp_path / "project")
@@ -232,6 +233,7 @@ def test_a_seeded_bug_is_repaired(tmp_path, name):
     assert not repair["written"] and script.read_text() == text
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_write_changes_the_file(tmp_path):
     bug = next(bug for bug in BUGS if bug.id == "17")
     script = seed_bug(bug, tmp_path / "project")
@@ -240,6 +242,7 @@ def test_write_changes_the_file(tmp_path):
     assert not list(script.parent.glob(".train.py*"))
 
 
+@pytest.mark.usefixtures("forked_python")
 @pytest.mark.slow  # each edit is tried in a copy of its own
 def test_what_is_not_repaired_says_why_not(tmp_path):
     bug = next(bug for bug in BUGS if bug.id == "26d")

@@ -105,7 +105,10 @@ def test_a_mistake_is_named_in_the_words_of_accelerate(tmp_path: Path, name: str
     assert fault["cause"] == code and word in fault["remedy"]
 
 
-@pytest.mark.parametrize("seedable", [False, True], ids=["its own order", "seedable"])
+@pytest.mark.parametrize(
+    "seedable",
+    [pytest.param(False, id="its own order"), pytest.param(True, id="seedable", marks=pytest.mark.slow)],
+)
 def test_an_order_that_accelerate_does_not_restore_is_a_note(tmp_path: Path, seedable: bool) -> None:
     status, report, verdicts = verified(tmp_path, *([SEEDABLE, SET_EPOCH] if seedable else []))
     assert (status, report["status"]) == (0, "PASS"), report["conclusion"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 from verify_plain_script import ARGUMENTS, OPTIONS, write_script
 
@@ -135,7 +136,16 @@ SOUND = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILED)
+@pytest.mark.parametrize(
+    "name",
+    with_further(
+        SPOILED,
+        "gradients that are averaged, then added up",
+        "a choice among the samples",
+        "features that are centred by each rank's own mean",
+        "a training loss that is added up over the ranks",
+    ),
+)
 def test_the_cause_is_named(name: str, tmp_path: Path) -> None:
     edits, check, cause = SPOILED[name]
     write_script(tmp_path, *edits)

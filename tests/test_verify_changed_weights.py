@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -168,7 +169,7 @@ def judged_in_forward(changes: dict[str, str], folder: Path) -> tuple[int, dict]
     return judge(folder, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", with_further(CHANGES, "rows that are scaled", "a shift of the first batch"))
 def test_weights_that_a_forward_pass_changes_by_own_samples_are_named(name: str, tmp_path: Path) -> None:
     changes, expected = CHANGES[name]
     status, report = judged_in_forward(changes, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 from verify_evidence import failures, insert, sound_runs
 from verify_plain_script import ARGUMENTS, OPTIONS, write_script
@@ -158,7 +159,15 @@ AGREED = {
 
 
 @pytest.mark.usefixtures("forked_python")
-@pytest.mark.parametrize("name", SPOILED)
+@pytest.mark.parametrize(
+    "name",
+    with_further(
+        SPOILED,
+        "patience by an own accuracy",
+        "a step only where the own loss is large",
+        "steps are skipped by an own loss",
+    ),
+)
 def test_a_decision_by_an_own_figure_fails(name: str, tmp_path: Path) -> None:
     write_script(tmp_path, *SPOILED[name])
     _, report = judge(tmp_path, OPTIONS, ARGUMENTS)
@@ -168,7 +177,7 @@ def test_a_decision_by_an_own_figure_fails(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_python")
-@pytest.mark.parametrize("name", AGREED)
+@pytest.mark.parametrize("name", with_further(AGREED, "as it is"))
 def test_a_decision_that_the_ranks_agree_on_passes(name: str, tmp_path: Path) -> None:
     write_script(tmp_path, *AGREED[name])
     status, report = judge(tmp_path, OPTIONS, ARGUMENTS)

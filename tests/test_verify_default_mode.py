@@ -187,6 +187,7 @@ def test_options_of_the_runtime_in_the_environment_count_in_the_runs():
     assert options_in_environment(environ) == {"RETROFIT_STRATEGY": "fsdp"}
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_script_that_is_sharded_by_the_environment_is_judged_sharded(tmp_path, monkeypatch):
     copy_project("classifier", tmp_path)
     monkeypatch.setenv("RETROFIT_STRATEGY", "fsdp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from library_scripts import WITH_FABRIC, changed
 from verify_command import judge
 
@@ -41,7 +42,7 @@ RESUMES = {
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", with_further(SOUND, "half precision", "all devices"))
 def test_a_sound_training_is_not_accused(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(changed(WITH_FABRIC, *SOUND[name]))
     status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])

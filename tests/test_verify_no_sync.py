@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -89,7 +90,9 @@ def line_of(text: str, part: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
 
 
-@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize(
+    "name", with_further(EDITS, "one of two models of an optimizer", "the other optimizer's model")
+)
 def test_the_line_is_named(name: str, tmp_path: Path) -> None:
     text = SCRIPT
     for old, new in EDITS[name]:

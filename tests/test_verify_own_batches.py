@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import ROOT, judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -449,6 +450,8 @@ SCRIPTS = {
     "rounding that grows": ROUNDING_THAT_GROWS,
     "shuffled evaluation without its last batch": CUT_EVALUATION,
 }
+FURTHER = ("batches of an object", "mixup by place", "mixup backwards", "rarely saved", "rounding that grows")
+FURTHER += ("shuffled evaluation without its last batch",)
 
 
 def test_random_numbers_of_a_library_are_those_of_the_sample(tmp_path: Path) -> None:
@@ -458,9 +461,9 @@ def test_random_numbers_of_a_library_are_those_of_the_sample(tmp_path: Path) -> 
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_a_sound_script_of_each_kind_is_proven(tmp_path: Path, script: str) -> None:
-    result = converted(tmp_path, script, "--prove")
+@pytest.mark.parametrize("name", with_further(SCRIPTS, *FURTHER))
+def test_a_sound_script_of_each_kind_is_proven(tmp_path: Path, name: str) -> None:
+    result = converted(tmp_path, SCRIPTS[name], "--prove")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "samples, losses, gradients and weights compared" in result.stdout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -123,7 +124,12 @@ def judged(changes: dict[str, str], folder: Path, *flags: str) -> tuple[int, dic
     return judge(folder, ["--batch-flag", "batch", "--hang-after", "8", *flags], ["--batch", "8"])
 
 
-@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize(
+    "name",
+    with_further(
+        PARTED, "a batch that is left out", "what is reduced", "the order of calls", "a step that is left out"
+    ),
+)
 def test_what_a_draw_of_each_rank_decides_for_all_is_found(name: str, tmp_path: Path) -> None:
     status, report = judged(PARTED[name], tmp_path)
     assert status == 1, report["conclusion"]
@@ -131,7 +137,7 @@ def test_what_a_draw_of_each_rank_decides_for_all_is_found(name: str, tmp_path: 
     assert "each rank draws a number of its own for its batch (train.py:" in report["conclusion"]
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", with_further(SOUND, "a layer that is left out", "augmentation of some batches"))
 def test_a_draw_that_decides_for_a_rank_alone_is_not_accused(name: str, tmp_path: Path) -> None:
     status, report = judged(SOUND[name], tmp_path)
     assert (status, report["status"]) == (0, "PASS"), report["conclusion"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from further_cases import with_further
 from verify_command import judge
 from verify_evidence import copy_of, sound_runs
 
@@ -100,7 +101,7 @@ def script(data: str = "TensorDataset", loader: str = "DataLoader", broken: str 
 
 
 @pytest.mark.usefixtures("forked_python")
-@pytest.mark.parametrize("loader", ["DataLoader", "Loader"])
+@pytest.mark.parametrize("loader", with_further(["DataLoader", "Loader"], "Loader"))
 def test_loaders_in_every_form_are_followed(loader: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script(loader=loader))
     status, report = judge(tmp_path, [], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -78,10 +79,14 @@ def judged(tmp_path: Path, change: str, in_collate: bool) -> tuple[int, dict]:
     return judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])
 
 
-@pytest.mark.parametrize("in_collate", [False, True], ids=["loop", "collate"])
-@pytest.mark.parametrize("change", list(CHANGES))
-def test_numbers_of_an_own_generator_are_those_of_the_batch(tmp_path: Path, change: str, in_collate: bool) -> None:
-    status, report = judged(tmp_path, CHANGES[change], in_collate)
+CASES = [f"{change}-{place}" for change in CHANGES for place in ("loop", "collate")]
+FURTHER = ("noise-loop", "a weight-collate", "of Python-collate", "partners-loop")
+
+
+@pytest.mark.parametrize("case", with_further(CASES, *FURTHER))
+def test_numbers_of_an_own_generator_are_those_of_the_batch(tmp_path: Path, case: str) -> None:
+    change, _, place = case.partition("-")
+    status, report = judged(tmp_path, CHANGES[change], place == "collate")
     assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []
     verdicts = {verdict["check"]: verdict["status"] for verdict in report["verdicts"]}
     assert (status, verdicts["loss"], verdicts["parameters"]) == (0, "PASS", "PASS")
@@ -144,7 +149,7 @@ def write_lazy(folder: Path, made: str, drawn: str) -> None:
     (folder / "train.py").write_text("import numpy as np\n" + text.replace("WHERE(x)", "x"))
 
 
-@pytest.mark.parametrize("name", MADE_WITH_THE_FIRST_SAMPLE)
+@pytest.mark.parametrize("name", with_further(MADE_WITH_THE_FIRST_SAMPLE, "numpy"))
 def test_a_generator_that_is_made_with_the_first_sample_is_the_data_sets_own(tmp_path: Path, name: str) -> None:
     write_lazy(tmp_path, *MADE_WITH_THE_FIRST_SAMPLE[name])
     status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])

@@ -106,7 +106,7 @@ def failed(folder: Path, *arguments: str) -> set[str]:
     "arguments",
     [
         ["--amp", "bf16", "--hook"],
-        ["--amp", "fp16"],
+        pytest.param(["--amp", "fp16"], marks=pytest.mark.slow),
         pytest.param(["--compile", "after"], marks=pytest.mark.slow),
     ],
     ids=" ".join,

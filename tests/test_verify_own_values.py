@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 from verify_plain_script import ARGUMENTS, OPTIONS, write_script
 
@@ -116,7 +117,18 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize("name", SPOILED)
+@pytest.mark.parametrize(
+    "name",
+    with_further(
+        SPOILED,
+        "weights of classes, counted by the own loader",
+        "a weight for each sample",
+        "mean and deviation of the inputs",
+        "a number in a criterion",
+        "a threshold from the epoch before",
+        "numbers of classes in an order of each rank's own",
+    ),
+)
 def test_the_number_is_named(name: str, tmp_path: Path) -> None:
     edits, variable, cause = SPOILED[name]
     write_script(tmp_path, *edits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -90,7 +91,7 @@ def judged(changes: dict[str, str], folder: Path) -> dict:
     return judge(folder, ["--batch-flag", "batch"], ["--batch", "8"])[1]
 
 
-@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize("name", with_further(PARTED, "a copy that rank 0 renews"))
 def test_a_resume_from_the_state_of_rank_0_follows_from_the_training(name: str, tmp_path: Path) -> None:
     report = judged(PARTED[name], tmp_path)
     resume = next(verdict for verdict in report["verdicts"] if verdict["check"] == "resume")

@@ -113,7 +113,7 @@ SOUND = {
     "workers that fail": ({**NUMPY, "START": "lambda worker: 1 / (worker > 5)"}, WORKERS),
 }
 SLOW = {"steps of a diffusion", "noise of numpy", "workers by number", "workers by a partial", "nothing drawn"}
-SLOW |= {"workers that fail", "seeded by rank"}
+SLOW |= {"workers that fail", "seeded by rank", "noise of a generator", "a generator for each rank"}
 
 
 def cases(table: dict) -> list:

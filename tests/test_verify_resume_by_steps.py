@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -93,11 +94,16 @@ def batches(done):
 }
 
 
-@pytest.mark.parametrize("loop", list(LOOPS))
-@pytest.mark.parametrize("steps", ["0", "12", "6"], ids=["whole", "not_cut", "cut"])
-def test_a_resume_at_a_step_is_judged_at_that_step(tmp_path: Path, steps: str, loop: str) -> None:
+STEPS = {"whole": "0", "not_cut": "12", "cut": "6"}
+CASES = [f"{name}-{loop}" for name in STEPS for loop in LOOPS]
+QUICK = {"whole-zip", "not_cut-next", "cut-skipped", "cut-next"}
+
+
+@pytest.mark.parametrize("case", with_further(CASES, *{*CASES} - QUICK))
+def test_a_resume_at_a_step_is_judged_at_that_step(tmp_path: Path, case: str) -> None:
+    name, _, loop = case.partition("-")
     (tmp_path / "train.py").write_text(SCRIPT.replace("BATCHES", LOOPS[loop].strip()))
-    options = ["--batch-flag", "batch_size", "--steps", steps]
+    options = ["--batch-flag", "batch_size", "--steps", STEPS[name]]
     exit_status, report = judge(tmp_path, options, ["--batch_size", "8"])
     verdicts = {verdict["check"]: verdict for verdict in report["verdicts"]}
     assert [v["summary"] for v in report["verdicts"] if v["status"] == "FAIL"] == []

@@ -168,7 +168,7 @@ LOST: dict[str, tuple[str, str, str, str, str]] = {
         "after a resume ranks 0 and 1 draw from the same torch stream",
     ),
 }
-QUICK = ("average", "streams", "streams of the ranks")
+QUICK = ("average", "streams of the ranks")
 
 
 def verdicts_of(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any]]:

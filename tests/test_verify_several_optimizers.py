@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -50,7 +51,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", with_further(LAYOUTS, "all of a list at each batch"))
 def test_two_epochs_are_two_with_several_optimizers(layout: str, tmp_path: Path) -> None:
     sound = SCRIPT.replace("STEPS", LAYOUTS[layout])
     (tmp_path / "train.py").write_text(sound.replace("SET_EPOCH", "sampler.set_epoch(epoch)"))

@@ -88,7 +88,7 @@ def verdict_of(
     return judge(folder, [], arguments)
 
 
-SLOW = {"not joined", "as many as an argument says", "with a queue"}
+SLOW = {"not joined", "as many as an argument says", "on each of so many machines", "with a queue"}
 
 
 @pytest.mark.parametrize("form", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FORMS])

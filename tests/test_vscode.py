@@ -132,8 +132,8 @@ def _line_after_the_ranks_have_met(train: Path) -> int:
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
-        ("Debug DDP Training", {"'0'"}),
-        ("Debug Single-GPU Training", {"'None'"}),
+        pytest.param("Debug DDP Training", {"'0'"}, marks=pytest.mark.slow),
+        pytest.param("Debug Single-GPU Training", {"'None'"}, marks=pytest.mark.slow),
         ("Debug torchrun (2 processes)", {"'0'", "'1'"}),
         pytest.param("Debug torch.distributed.launch", {"'0'", "'1'"}, marks=pytest.mark.slow),
     ],

@@ -285,7 +285,9 @@ def test_a_script_that_fails_before_its_conversion_is_told_so(project: Path) -> 
     assert texts(project) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+)
 def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, number: signal.Signals) -> None:
     before = texts(project)
     process = started(project)

@@ -83,6 +83,7 @@ def test_batches_are_split_as_ever_where_the_loss_leaves_the_padding_out(tmp_pat
     assert "loader = rd.distribute_loader(loader)" in converted(tmp_path, SCRIPT.format(collate=PADDED, loss=masked))
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     collate, loss = SAME["by hand"]
     script = SCRIPT.format(collate=collate, loss=loss)

@@ -224,6 +224,7 @@ def run(folder: Path, *command: str, **variables: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_project_of_a_repository_starts_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
     folder = write(tmp_path, LIB | {"projects/x/x.py": OF_LIB, "setup.py": ""})

@@ -136,6 +136,7 @@ def test_a_sum_after_the_batches_is_that_of_the_last(tmp_path: Path) -> None:
     assert "print(rd.loss.reduce_summed_loss(loss).item())" in converted(tmp_path, script)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_two_processes_have_the_figures_of_one(tmp_path: Path) -> None:
     script = SCRIPT.replace("METRIC", METRICS["of a setting"])
     write_converted(tmp_path, conversion(tmp_path, script))
