@@ -183,7 +183,8 @@ def test_asked_to_stop_in_mid_epoch(
     assert_curves_are_whole(logdir, world_size)
 
 
-@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_restarts.py has a quicker kill
+@pytest.mark.parametrize("world_size", [1, 2])
 def test_killed_at_once(tmp_path: Path, launcher: Launcher, uninterrupted: dict[int, dict], world_size: int) -> None:
     logdir = tmp_path / "log"
     options = options_for(world_size)

@@ -42,7 +42,7 @@ RESUMES = {
 }
 
 
-@pytest.mark.parametrize("name", with_further(SOUND, "half precision", "all devices"))
+@pytest.mark.parametrize("name", with_further(SOUND, "plain", "half precision", "all devices"))
 def test_a_sound_training_is_not_accused(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.py").write_text(changed(WITH_FABRIC, *SOUND[name]))
     status, report = judge(tmp_path, ["--batch-flag", "batch_size"], ["--batch_size", "8"])

@@ -53,7 +53,7 @@ STARTS = {
     "message and end": f'if "RANK" not in os.environ:\n    print("use torchrun")\n    raise SystemExit(0)\n{JOIN}',
     "device mesh": f'{MESH}\nmesh("cpu", (int(os.environ["WORLD_SIZE"]),))',
 }
-SLOW = {"at once", "number of None", "assertion"}
+SLOW = {"at once", "number of None", "assertion", "device mesh"}
 
 
 @pytest.mark.parametrize("start", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in STARTS])

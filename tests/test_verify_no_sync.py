@@ -90,9 +90,10 @@ def line_of(text: str, part: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
 
 
-@pytest.mark.parametrize(
-    "name", with_further(EDITS, "one of two models of an optimizer", "the other optimizer's model")
-)
+FURTHER = ("one of two models of an optimizer", "the other optimizer's model", "in every third step")
+
+
+@pytest.mark.parametrize("name", with_further(EDITS, *FURTHER))
 def test_the_line_is_named(name: str, tmp_path: Path) -> None:
     text = SCRIPT
     for old, new in EDITS[name]:

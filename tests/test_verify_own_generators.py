@@ -80,7 +80,7 @@ def judged(tmp_path: Path, change: str, in_collate: bool) -> tuple[int, dict]:
 
 
 CASES = [f"{change}-{place}" for change in CHANGES for place in ("loop", "collate")]
-FURTHER = ("noise-loop", "a weight-collate", "of Python-collate", "partners-loop")
+FURTHER = ("noise-loop", "a weight-collate", "a weight-loop", "of Python-collate", "partners-loop")
 
 
 @pytest.mark.parametrize("case", with_further(CASES, *FURTHER))

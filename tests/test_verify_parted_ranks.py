@@ -100,7 +100,7 @@ def test_a_resume_from_the_state_of_rank_0_follows_from_the_training(name: str, 
     assert "RF507" not in report["conclusion"] and len(report["faults"]) == 1, report["conclusion"]
 
 
-@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("name", with_further(LOST, "a sound training"))
 def test_what_rank_0_does_not_restore_either_is_named(name: str, tmp_path: Path) -> None:
     report = judged(LOST[name], tmp_path)
     resume = next(verdict for verdict in report["verdicts"] if verdict["check"] == "resume")

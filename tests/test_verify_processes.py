@@ -113,7 +113,7 @@ def test_a_failed_rank_ends_the_others_after_a_while(driver, launch):
     )
     reply = driver.run(run)
     assert reply["statuses"] == [None, 1, 2] and not reply["hung"] and not reply["timed_out"]
-    assert 6 <= reply["seconds"] < 12
+    assert 6 <= reply["seconds"] < 30
     assert stack_summary(reply["stacks"]["0"], run["project"]) == "train.py:4 in wait"
 
 
@@ -126,9 +126,9 @@ def test_a_killed_rank(driver, launch):
 
 def test_the_time_limit(driver, launch):
     run = launch("while True: pass", 2)
-    reply = driver.run(run, time_limit_s=1)
+    reply = driver.run(run, time_limit_s=4)  # enough for both to have begun on a busy machine
     assert reply["timed_out"] and not reply["hung"] and reply["statuses"] == [None, None]
-    assert 1 <= reply["seconds"] < 5 and 'train.py", line 1' in reply["stacks"]["1"]
+    assert 4 <= reply["seconds"] < 30 and 'train.py", line 1' in reply["stacks"]["1"]
 
 
 STUBBORN = """
@@ -167,7 +167,7 @@ def test_a_signal_to_the_parent_ends_all_runs(new_driver, launch, number):
     assert len(ranks) == 3 and all(map(is_alive, pids))
     new_driver.process.send_signal(number)
     expected = -number if number == signal.SIGINT else 128 + number  # KeyboardInterrupt, SystemExit
-    assert new_driver.process.wait(10) == expected
+    assert new_driver.process.wait(60) == expected
     assert not any(map(is_alive, [*pids, *(rank.pid for rank in ranks)]))
 
 

@@ -145,6 +145,7 @@ def test_numbers_that_may_be_the_same_are_not_accused(changes: dict, arguments: 
     assert bool(note and "dropout masks are the same" in note) == (changes.get("SEED") == "1" and "LAYER" in changes)
 
 
+@pytest.mark.slow
 def test_single_numbers_for_each_row_cannot_be_compared(tmp_path: Path) -> None:
     report = judged({"STEP": "x * torch.tensor([random.random() for _ in x]).view(-1, 1).to(x)"}, [], tmp_path)
     assert report["status"] == "INCOMPLETE" and "train.py:" in report["conclusion"], report["conclusion"]

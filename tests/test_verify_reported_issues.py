@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from verify_command import judge
 
 pytestmark = pytest.mark.usefixtures("forked_python")
@@ -89,7 +90,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", with_further(CASES, "same draws"))
 def test_it_is_caught_and_the_sound_script_passes(name: str, tmp_path: Path) -> None:
     script, word, wrong, right, causes = CASES[name]
     for value in (wrong, right):

@@ -35,7 +35,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-SLOW = {"weighted sampler", "iterable", "two optimizers"}
+SLOW = {"weighted sampler", "iterable", "two optimizers", "in-batch loss"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SOUND])

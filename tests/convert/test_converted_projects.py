@@ -115,8 +115,15 @@ def test_one_process_is_the_original_bit_for_bit(
         assert files_in(folder) == original.files
 
 
+# Half of the projects, and all that resume, show it in the quicker tests.
+OF_SEVERAL = [
+    pytest.param(example, id=example.name, marks=[pytest.mark.slow] * (number % 2 and not example.resume))
+    for number, example in enumerate(CONVERTED)
+]
+
+
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
+@pytest.mark.parametrize("example", OF_SEVERAL)
 def test_several_processes_train_and_one_writes(
     example: Case,
     world_size: int,

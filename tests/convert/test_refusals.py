@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from further_cases import with_further
 from test_rules import script_of
 
 from retrofit.analysis.edits import apply_edits
@@ -36,7 +37,7 @@ def output_of(script: Path, folder: Path, processes: int = 1) -> list[str]:
 
 
 @pytest.mark.usefixtures("forked_python")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", with_further(NAMES, *NAMES[1::2]))
 def test_an_example_trains_the_same_in_one_process_and_in_two(name: str, tmp_path: Path) -> None:
     before = output_of(path_of(name, "before"), tmp_path)
     assert len(before) >= 4

@@ -31,7 +31,7 @@ NAMES = (
 COMMAND = "import sys; del sys.path[0]; from retrofit.cli import main; sys.exit(main())"
 
 
-SLOW = {"graph_and_reload", "onecycle_len_loader", "toplevel_argparse", "plateau_early_stop"}
+SLOW = {"graph_and_reload", "lib_trainer", "toplevel_argparse", "plateau_early_stop"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in NAMES])

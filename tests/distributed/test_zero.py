@@ -363,6 +363,7 @@ def test_the_reference_project_trains_as_one_process(pair, ranks):
                 torch.testing.assert_close(result["weights"][name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_train_py_under_torchrun_leaves_a_checkpoint_for_one_process(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
     command += ["--config", "configs/ddp_example.yaml"]
