@@ -127,7 +127,7 @@ TESTED = {
     "srun --ntasks-per-node=4 --gpus-per-task=1 python train.py --distributed":
         "tests/test_tasks.py::test_slurm_tasks_join_one_process_group",
     "sbatch --nodes=2 --gpus-per-node=4 train_slurm.sh": "tests/test_slurm.py::test_a_job_on_two_nodes",
-    "bash train_torchrun.sh --resume auto": "tests/test_interrupted_training.py::test_killed_at_once",
+    "bash train_torchrun.sh --resume auto": "tests/test_interrupted_training.py::test_asked_to_stop_in_mid_epoch",
     "python train.py --task test --resume auto":
         "tests/test_tasks.py::test_testing_gives_the_same_table_on_one_process_and_on_two",
     "python train.py --task predict --resume auto --predict_path photos --output masks":

@@ -114,6 +114,7 @@ def test_links_lead_somewhere(name: str) -> None:
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
+@pytest.mark.slow  # the sessions of test_pages.py run the same commands
 def test_the_commands_run(project: Path) -> None:
     commands, verify = blocks("lesson.md", "bash")
     shutil.copytree(project, project / "original")

@@ -103,11 +103,8 @@ def test_they_are_compared(script: str, tmp_path: Path) -> None:
     assert "FAIL" not in " ".join(found.values()), found
     assert status == 0
     assert {found[check] for check in ("shards", "loss", "gradients", "parameters", "ranks_agree")} == {"PASS"}
-
-
-def test_epochs_of_loaders_that_are_built_again_are_epochs(tmp_path: Path) -> None:
-    _, found = verdicts(tmp_path, BUILT_AGAIN)
-    assert found["reshuffle"] == "PASS"
+    if script == BUILT_AGAIN:  # the epochs of loaders that are built again are epochs
+        assert found["reshuffle"] == "PASS"
 
 
 @pytest.mark.parametrize(

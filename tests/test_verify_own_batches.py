@@ -451,7 +451,7 @@ SCRIPTS = {
     "shuffled evaluation without its last batch": CUT_EVALUATION,
 }
 FURTHER = ("batches of an object", "mixup by place", "mixup backwards", "rarely saved", "rounding that grows")
-FURTHER += ("shuffled evaluation without its last batch",)
+FURTHER += ("rounding of a zero gradient", "shuffled evaluation without its last batch")
 
 
 def test_random_numbers_of_a_library_are_those_of_the_sample(tmp_path: Path) -> None:

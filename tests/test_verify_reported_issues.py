@@ -90,7 +90,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", with_further(CASES, "same draws"))
+@pytest.mark.parametrize("name", with_further(CASES, "wrapper passed by", "same draws"))
 def test_it_is_caught_and_the_sound_script_passes(name: str, tmp_path: Path) -> None:
     script, word, wrong, right, causes = CASES[name]
     for value in (wrong, right):

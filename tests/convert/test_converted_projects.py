@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from convert.case import Case
@@ -98,7 +99,15 @@ def run_original(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -
     return lambda example: run(example.name)
 
 
-@pytest.mark.parametrize("example", CONVERTED, ids=lambda example: example.name)
+def every_second(first: int) -> list[Any]:
+    """Return the projects, every other of those that do not resume marked slow: the quick tests train each once."""
+    return [
+        pytest.param(example, id=example.name, marks=[pytest.mark.slow] * (number % 2 != first and not example.resume))
+        for number, example in enumerate(CONVERTED)
+    ]
+
+
+@pytest.mark.parametrize("example", every_second(1))
 def test_one_process_is_the_original_bit_for_bit(
     example: Case,
     tmp_path: Path,
@@ -115,15 +124,8 @@ def test_one_process_is_the_original_bit_for_bit(
         assert files_in(folder) == original.files
 
 
-# Half of the projects, and all that resume, show it in the quicker tests.
-OF_SEVERAL = [
-    pytest.param(example, id=example.name, marks=[pytest.mark.slow] * (number % 2 and not example.resume))
-    for number, example in enumerate(CONVERTED)
-]
-
-
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("example", OF_SEVERAL)
+@pytest.mark.parametrize("example", every_second(0))
 def test_several_processes_train_and_one_writes(
     example: Case,
     world_size: int,

@@ -17,7 +17,7 @@ from retrofit.convert.plan import Conversion, plan_conversion
 from retrofit.rules.registry import find_all
 from retrofit.training import read_project
 
-MANY = settings(derandomize=True, max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(derandomize=True, max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=6)
 
 

@@ -266,7 +266,10 @@ torch.save(model.state_dict(), "model.pt")
 
 
 @pytest.mark.usefixtures("forked_python")
-@pytest.mark.parametrize("script", [FOLDS, MICRO_BATCHES], ids=["two_models", "micro_batches"])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(FOLDS, id="two_models"), pytest.param(MICRO_BATCHES, id="micro_batches", marks=pytest.mark.slow)],
+)
 def test_a_script_in_another_form_is_proven(project: Path, script: str) -> None:
     (project / "train.py").write_text(script)
     status, said = ended(project)

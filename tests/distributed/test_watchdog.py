@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from further_cases import with_further
 from run_program import run_python
 
 from retrofit.distributed.failure.collective_calls import Journal, collective, start_journal, stop_journal
@@ -124,7 +125,7 @@ def conclusion(ended: dict[str, Any]) -> list[str]:
     return found[0]
 
 
-@pytest.mark.parametrize("mode", ["sleep", "loop"])
+@pytest.mark.parametrize("mode", with_further(["sleep", "loop"], "loop"))
 def test_a_rank_that_hangs_shows_its_stack_and_step_and_is_ended(launcher: Any, tmp_path: Path, mode: str) -> None:
     ended = run(launcher, tmp_path, mode, timeout_s=3)
     assert ended["statuses"] == [1, 1, 1] and ended["seconds"] < 20, ended
@@ -226,7 +227,9 @@ def test_a_failed_rank_is_named_under_torchrun_too(tmp_path: Path) -> None:
 
 
 # Of reduce_mean: one number on rank 0, next to DDP's two on the others, at which gloo would abort were it one group.
-@pytest.mark.parametrize("mode", ["reduce_mean", "barrier", "gather_batches", "at the end"])
+@pytest.mark.parametrize(
+    "mode", with_further(["reduce_mean", "barrier", "gather_batches", "at the end"], "gather_batches", "barrier")
+)
 def test_a_collective_under_a_rank_guard_is_named_with_its_line(launcher: Any, tmp_path: Path, mode: str) -> None:
     ended = run(launcher, tmp_path, mode, timeout_s=600)
     assert ended["statuses"] == [1, 1, 1], ended["outputs"]
