@@ -74,7 +74,7 @@ def test_the_clock_is_later_and_its_objects_are_those_of_the_real_one() -> None:
         pytest.param(
             'out = os.path.join("runs", f"{datetime.datetime.now():%b%d_%H-%M-%S}", "files")', marks=pytest.mark.slow
         ),
-        'out = f"runs/{uuid.uuid4().hex}"',
+        pytest.param('out = f"runs/{uuid.uuid4().hex}"', marks=pytest.mark.slow),
         "out = f\"runs/version_{sum(os.path.isdir(f'runs/version_{i}') for i in range(9))}\"\nos.makedirs(out)\n"
         "if world > 1: dist.barrier()",
     ],

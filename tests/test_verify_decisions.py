@@ -177,7 +177,7 @@ def test_a_decision_by_an_own_figure_fails(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_python")
-@pytest.mark.parametrize("name", with_further(AGREED, "as it is"))
+@pytest.mark.parametrize("name", with_further(AGREED, "as it is", "rank 0 decides and tells the others"))
 def test_a_decision_that_the_ranks_agree_on_passes(name: str, tmp_path: Path) -> None:
     write_script(tmp_path, *AGREED[name])
     status, report = judge(tmp_path, OPTIONS, ARGUMENTS)

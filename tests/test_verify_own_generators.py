@@ -92,6 +92,7 @@ def test_numbers_of_an_own_generator_are_those_of_the_batch(tmp_path: Path, case
     assert (status, verdicts["loss"], verdicts["parameters"]) == (0, "PASS", "PASS")
 
 
+@pytest.mark.slow
 def test_noise_that_is_the_same_on_all_ranks_is_found(tmp_path: Path) -> None:
     _, report = judged(tmp_path, CHANGES["noise"].replace(" + rank", ""), in_collate=False)
     failed = {verdict["check"]: verdict["cause"] for verdict in report["verdicts"] if verdict["status"] == "FAIL"}

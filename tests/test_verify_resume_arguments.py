@@ -95,7 +95,7 @@ SCRIPTS = {
     "help": ('parser.add_argument("--from-file", default="", help="resume from this file")', "args.from_file", True),
     "save": ('parser.add_argument("--checkpoint", default="out/mine.pt", help="where to save")', "None", False),
 }
-QUICK = ("by itself", "save")
+QUICK = ("by itself",)
 
 
 def script(options: str, path: str, restore: str = RESTORE) -> str:

@@ -71,6 +71,7 @@ def test_the_page_of_every_golden_project_is_short(case: Case, tmp_path: Path) -
     assert ("**BatchNorm**" in page) >= has_batchnorm
 
 
+@pytest.mark.slow  # test_verified.py has the same command
 def test_the_verify_command_of_the_page_works(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(PROJECTS / "main_function", project, ignore=shutil.ignore_patterns("__pycache__"))
