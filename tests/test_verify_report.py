@@ -419,7 +419,7 @@ CONCLUSIONS = [
         [FAILED, LATE, FOLLOWS, *MORE, NO],
         FAIL,
         1,
-        "FAIL: late (at train.py:9 in main, RF301, from step 4 on). Also: is FAIL. Also: more 0. "
+        "FAIL: is FAIL. Also: late (at train.py:9 in main, RF301, from step 4 on). Also: more 0. "
         "And 2 other faults. 6 of 7 checks failed, 43 s",
     ),
     ([NO, NO], NOT_JUDGED, 2, "NOT JUDGED: none of 2 checks had anything to compare, 43 s"),
@@ -451,12 +451,18 @@ def test_the_conclusion(verdicts, status, exit_code, sentence):
 
 def test_faults_are_checks_of_one_cause():
     found = faults([FAILED, FOLLOWS, LATE])
-    assert [fault.verdict for fault in found] == [LATE, FAILED], "what has no known cause comes last"
-    assert [list(fault.explains) for fault in found] == [[FOLLOWS], []]
+    assert [fault.verdict for fault in found] == [FAILED, LATE]
+    assert [list(fault.explains) for fault in found] == [[], [FOLLOWS]]
     steps = [dataclasses.replace(FAILED, check=check, summary=check) for check in ("loss", "gradients", "parameters")]
     assert [len(fault.explains) for fault in faults(steps)] == [2]
     steps[2] = dataclasses.replace(steps[2], cause="RF304")
-    assert [len(fault.explains) for fault in faults(steps)] == [0, 1]
+    assert [len(fault.explains) for fault in faults(steps)] == [1, 0]
+
+
+@pytest.mark.parametrize(("step", "is_first"), [(None, True), (3, True), (4, True), (9, False)])
+def test_an_error_without_a_cause_comes_after_an_earlier_fault_with_one(step, is_first):
+    error = dataclasses.replace(FAILED, check="completes", step=step)
+    assert [fault.verdict for fault in faults([error, LATE])] == ([error, LATE] if is_first else [LATE, error])
 
 
 def test_a_remedy_has_the_words_of_what_distributes_the_script(tmp_path):

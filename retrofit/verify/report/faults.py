@@ -22,7 +22,10 @@ class Fault:
 
 
 def faults(verdicts: Sequence[Verdict]) -> list[Fault]:
-    """Return what is wrong, in the order of the checks, what has no known cause last. Each FAIL is in one fault."""
+    """Return what is wrong, in the order of the checks. Each FAIL is in one fault.
+
+    What has no known cause and begins after something that has one comes last: it may follow from that.
+    """
     failed = [verdict for verdict in verdicts if verdict.status == FAIL]
     groups: list[list[Verdict]] = []
     for verdict in failed:
@@ -31,7 +34,16 @@ def faults(verdicts: Sequence[Verdict]) -> list[Fault]:
             groups.append([verdict])
         else:
             group.append(verdict)
-    return sorted(map(_fault, groups), key=lambda fault: fault.verdict.cause is None)
+    found = [_fault(group) for group in groups]
+    steps = [one.verdict.step for one in found if one.verdict.cause is not None and one.verdict.step is not None]
+    return sorted(found, key=lambda fault: _may_follow(fault.verdict, min(steps, default=None)))
+
+
+def _may_follow(verdict: Verdict, first_step: int | None) -> bool:
+    """Return whether a failed check without a cause begins after the first step with a known one."""
+    if verdict.cause is not None or verdict.step is None or first_step is None:
+        return False
+    return verdict.step > first_step
 
 
 def _is_one(verdict: Verdict, other: Verdict, failed: Sequence[Verdict]) -> bool:
