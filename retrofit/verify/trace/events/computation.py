@@ -125,7 +125,7 @@ class EvaluatedModel(Event):
     type: str  # name of its class
     parameters: list[Fingerprint]  # in the order of its parameters(): what this rank holds of them
     is_trained: bool = False  # by an optimizer; else it is an average of the weights, say
-    is_sharded: bool = False
+    is_sharded: bool = False  # this rank holds a part of each
 
 
 @dataclass(frozen=True)
