@@ -155,7 +155,7 @@ def test_grandchildren_that_ignore_sigterm_are_ended(driver, launch, ending):
     assert len(pids) == 2 and not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_to_the_parent_ends_all_runs(new_driver, launch, number):
     first, second = launch(STUBBORN + "    time.sleep(60)", 2), launch("import time\nprint(0)\ntime.sleep(60)")
     new_driver.ask(first, second)

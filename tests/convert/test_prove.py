@@ -289,7 +289,7 @@ def test_a_script_that_fails_before_its_conversion_is_told_so(project: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
 )
 def test_a_run_that_is_killed_leaves_the_project_as_it_was(project: Path, number: signal.Signals) -> None:
     before = texts(project)
