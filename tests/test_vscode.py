@@ -132,7 +132,7 @@ def _line_after_the_ranks_have_met(train: Path) -> int:
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
-        pytest.param("Debug DDP Training", {"'0'"}, marks=pytest.mark.slow),
+        ("Debug DDP Training", {"'0'"}),
         pytest.param("Debug Single-GPU Training", {"'None'"}, marks=pytest.mark.slow),
         ("Debug torchrun (2 processes)", {"'0'", "'1'"}),
         pytest.param("Debug torch.distributed.launch", {"'0'", "'1'"}, marks=pytest.mark.slow),
